@@ -1,0 +1,186 @@
+//! Who a job is: its ids, its parent, its kind (`ID`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::error::JobError;
+
+/// What role a job plays; for people and reports, never for scheduling.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub enum JobType {
+    /// An agent whose model picks the next step.
+    Thinker,
+    /// A composition in plain code.
+    Doer,
+    /// One operation that a model may call.
+    Tool,
+    /// A check on what goes in or out.
+    Guardrail,
+    /// One call of a model.
+    LlmCall,
+    /// Anything else. The default.
+    #[default]
+    Job,
+    /// Housekeeping.
+    Utility,
+}
+
+impl fmt::Display for JobType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Thinker => "THINKER",
+            Self::Doer => "DOER",
+            Self::Tool => "TOOL",
+            Self::Guardrail => "GUARDRAIL",
+            Self::LlmCall => "LLM_CALL",
+            Self::Job => "JOB",
+            Self::Utility => "UTILITY",
+        })
+    }
+}
+
+/// A random tail, from a generator seeded by the operating system: two processes started at the
+/// same instant do not share it (ID-2).
+fn tail() -> impl fmt::Display {
+    Uuid::new_v4().simple()
+}
+
+/// The root under which jobs of one piece of work run.
+///
+/// A job submitted directly under a workflow is a *root job*; there may be several.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Workflow {
+    id: Arc<str>,
+    user: Arc<str>,
+}
+
+impl Workflow {
+    /// A new workflow of `user`, its id `<prefix>-<random tail>`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a user or prefix that is empty or blank.
+    pub fn new(user: &str, prefix: &str) -> Result<Self, JobError> {
+        for (parameter, value) in [("user", user), ("prefix", prefix)] {
+            if value.trim().is_empty() {
+                return Err(JobError::invalid_input(
+                    parameter,
+                    value,
+                    "must not be blank",
+                ));
+            }
+        }
+        Ok(Self {
+            id: format!("{prefix}-{}", tail()).into(),
+            user: user.into(),
+        })
+    }
+
+    /// The workflow's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// On whose behalf it runs.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    pub(crate) fn id_shared(&self) -> Arc<str> {
+        Arc::clone(&self.id)
+    }
+
+    pub(crate) fn user_shared(&self) -> Arc<str> {
+        Arc::clone(&self.user)
+    }
+}
+
+/// The ids of one job, fixed at its submission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JobIds {
+    pub(crate) job: Arc<str>,
+    pub(crate) workflow: Arc<str>,
+    pub(crate) user: Arc<str>,
+    /// The id of the orchestrator that submitted it; none for a root job.
+    pub(crate) parent: Option<Arc<str>>,
+}
+
+impl JobIds {
+    pub(crate) fn of_root(workflow: &Workflow, prefix: &str) -> Self {
+        Self {
+            job: format!("{prefix}-{}", tail()).into(),
+            workflow: workflow.id_shared(),
+            user: workflow.user_shared(),
+            parent: None,
+        }
+    }
+
+    pub(crate) fn of_child(&self, prefix: &str) -> Self {
+        Self {
+            job: format!("{prefix}-{}", tail()).into(),
+            workflow: Arc::clone(&self.workflow),
+            user: Arc::clone(&self.user),
+            parent: Some(Arc::clone(&self.job)),
+        }
+    }
+}
+
+/// The last path segment of a type's name, generics trimmed.
+pub(crate) fn simple_name(type_name: &str) -> &str {
+    let base = type_name.split('<').next().unwrap_or(type_name);
+    base.rsplit("::").next().unwrap_or(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // case ID-01
+    #[test]
+    fn a_workflow_is_its_own_root() {
+        let workflow = Workflow::new("user-1", "ingest").unwrap();
+        assert!(workflow.id().starts_with("ingest-"));
+        assert_eq!(workflow.user(), "user-1");
+        let ids = JobIds::of_root(&workflow, "Load");
+        assert_eq!(&*ids.workflow, workflow.id());
+        assert_eq!(ids.parent, None);
+    }
+
+    // case ID-02
+    #[test]
+    fn a_blank_user_or_prefix_is_refused_by_name() {
+        for (user, prefix, named) in [
+            ("", "p", "user"),
+            (" ", "p", "user"),
+            ("u", "", "prefix"),
+            ("u", "\t", "prefix"),
+        ] {
+            let error = Workflow::new(user, prefix).unwrap_err();
+            assert!(error.to_string().contains(named), "{error}");
+            assert!(error.is_correctable());
+        }
+    }
+
+    // case ID-05
+    #[test]
+    fn two_jobs_of_one_parent_and_prefix_have_different_ids() {
+        let root = JobIds::of_root(&Workflow::new("u", "w").unwrap(), "Root");
+        let (a, b) = (root.of_child("Same"), root.of_child("Same"));
+        assert_ne!(a.job, b.job);
+        assert_eq!(a.parent.as_deref(), Some(&*root.job));
+        assert_eq!(a.workflow, root.workflow);
+        assert_eq!(a.user, root.user);
+    }
+
+    #[test]
+    fn a_simple_name_drops_path_and_generics() {
+        assert_eq!(simple_name("my::tools::Lookup"), "Lookup");
+        assert_eq!(simple_name("my::Wrap<alloc::string::String>"), "Wrap");
+        assert_eq!(simple_name("Plain"), "Plain");
+    }
+}

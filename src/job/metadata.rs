@@ -1,0 +1,206 @@
+//! What is noted on a job while it lives: small facts under string keys.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// A fact noted on a job.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(untagged))]
+#[non_exhaustive]
+pub enum MetadataValue {
+    /// Text.
+    Text(Arc<str>),
+    /// A whole number: a count, an ordinal, milliseconds.
+    Integer(i64),
+    /// Yes or no.
+    Flag(bool),
+    /// Whole numbers by name, such as milliseconds by account.
+    Table(BTreeMap<String, i64>),
+}
+
+impl MetadataValue {
+    /// The text, if it is one.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The number, if it is one.
+    #[must_use]
+    pub fn as_integer(&self) -> Option<i64> {
+        match self {
+            Self::Integer(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The table, if it is one.
+    #[must_use]
+    pub fn as_table(&self) -> Option<&BTreeMap<String, i64>> {
+        match self {
+            Self::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+}
+
+impl From<&str> for MetadataValue {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<String> for MetadataValue {
+    fn from(text: String) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<i64> for MetadataValue {
+    fn from(number: i64) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<bool> for MetadataValue {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl fmt::Display for MetadataValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Integer(number) => write!(f, "{number}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::Table(table) => write!(f, "{table:?}"),
+        }
+    }
+}
+
+/// The facts on a job, in key order. A clone shares them until one side adds another.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
+pub struct Metadata {
+    // None while empty: most jobs carry nothing, and a snapshot is taken for every event.
+    facts: Option<Arc<BTreeMap<String, MetadataValue>>>,
+}
+
+/// Keys under which the runtime itself notes facts.
+impl Metadata {
+    /// The ordinal of a child in its parent's order of execution (ORD-1).
+    pub const ITERATION: &'static str = "iteration";
+    /// The type name of the job that submitted this one (DOOR-7).
+    pub const CALLER_CLASS: &'static str = "obs.caller_class";
+    /// Milliseconds waited, by account, over all attempts (CTX-5).
+    pub const WAIT_TIMES: &'static str = "wait_times";
+    /// Milliseconds of wall time waited for admission, over all attempts (CTX-5).
+    pub const ADMISSION_WAIT: &'static str = "admission_wait_ms";
+    /// How many input-side guards judged the job (GRD-4).
+    pub const GUARDS_INPUT: &'static str = "obs.guards_input";
+
+    /// No facts.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The fact under `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&MetadataValue> {
+        self.facts.as_ref()?.get(key)
+    }
+
+    /// Notes a fact, in place of an earlier one under the same key.
+    pub fn insert(&mut self, key: impl Into<String>, value: impl Into<MetadataValue>) {
+        self.edit().insert(key.into(), value.into());
+    }
+
+    /// Adds to the number under `name` in the table under `key`.
+    pub(crate) fn add_to_table(&mut self, key: &str, name: &str, amount: i64) {
+        let entry = self
+            .edit()
+            .entry(key.to_owned())
+            .or_insert_with(|| MetadataValue::Table(BTreeMap::new()));
+        if !matches!(entry, MetadataValue::Table(_)) {
+            *entry = MetadataValue::Table(BTreeMap::new());
+        }
+        if let MetadataValue::Table(table) = entry {
+            let sum = table.entry(name.to_owned()).or_insert(0);
+            *sum = sum.saturating_add(amount);
+        }
+    }
+
+    /// Adds to the number under `key`.
+    pub(crate) fn add(&mut self, key: &str, amount: i64) {
+        let sum = self
+            .get(key)
+            .and_then(MetadataValue::as_integer)
+            .unwrap_or(0)
+            .saturating_add(amount);
+        self.insert(key, sum);
+    }
+
+    /// Every fact, in key order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &MetadataValue)> {
+        self.facts
+            .iter()
+            .flat_map(|facts| facts.iter().map(|(key, value)| (key.as_str(), value)))
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.facts.as_ref().is_none_or(|facts| facts.is_empty())
+    }
+
+    fn edit(&mut self) -> &mut BTreeMap<String, MetadataValue> {
+        Arc::make_mut(self.facts.get_or_insert_default())
+    }
+}
+
+impl<K: Into<String>, V: Into<MetadataValue>> FromIterator<(K, V)> for Metadata {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        let mut metadata = Self::new();
+        for (key, value) in pairs {
+            metadata.insert(key, value);
+        }
+        metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clone_keeps_what_it_had_when_the_original_grows() {
+        let mut original: Metadata = [("a", 1_i64)].into_iter().collect();
+        let copy = original.clone();
+        original.insert("b", "two");
+        assert!(copy.get("b").is_none());
+        assert_eq!(
+            original.get("b").and_then(MetadataValue::as_text),
+            Some("two")
+        );
+    }
+
+    #[test]
+    fn tables_sum_by_name() {
+        let mut metadata = Metadata::new();
+        metadata.add_to_table("wait_times", "http", 100);
+        metadata.add_to_table("wait_times", "http", 50);
+        metadata.add_to_table("wait_times", "db:default", 7);
+        let table = metadata
+            .get("wait_times")
+            .and_then(MetadataValue::as_table)
+            .unwrap();
+        assert_eq!(table["http"], 150);
+        assert_eq!(table["db:default"], 7);
+    }
+}

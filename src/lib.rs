@@ -1,0 +1,18 @@
+//! The job runtime for agents.
+#![deny(unsafe_code)]
+
+pub mod admission;
+mod clock;
+mod error;
+mod job;
+mod sync;
+pub mod testing {
+    //! What users test their own jobs with.
+}
+
+pub use clock::{Clock, ManualClock, SystemClock, WaitCell};
+pub use error::{
+    CorrectionSignal, ErrorKind, JobError, ResultExt, RetrySignal, TruncationSignal,
+    UpstreamFailure, UpstreamSignal,
+};
+pub use job::{JobSnapshot, JobState, JobType, Metadata, MetadataValue, Workflow};
