@@ -541,7 +541,7 @@ fn sentence(text: &str) -> String {
 fn chain<'a>(
     first: Option<&'a (dyn StdError + 'static)>,
 ) -> impl Iterator<Item = &'a JobError> + 'a {
-    std::iter::successors(first, |error: &&'a (dyn StdError + 'static)| error.source())
+    std::iter::successors(first, |error| StdError::source(*error))
         .filter_map(|error| error.downcast_ref::<JobError>())
 }
 

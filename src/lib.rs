@@ -6,6 +6,7 @@ mod clock;
 mod error;
 mod job;
 mod sync;
+mod threads;
 pub mod testing {
     //! What users test their own jobs with.
 }

@@ -4,3 +4,4 @@
 //! real ones without touching the code that it checks.
 
 pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use std::sync::atomic;

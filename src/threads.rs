@@ -1,0 +1,208 @@
+//! The one place that starts threads, and the count that keeps them under the cap (`RT-3`, `RT-4`).
+//!
+//! Above the system's limit the standard library does not answer an error but aborts the process,
+//! so the limit must never be tried out. Every thread of the runtime therefore takes a [`Seat`]
+//! first and keeps it until it really ends.
+//!
+//! # Invariants
+//!
+//! 1. `live <= cap` at every instant.
+//! 2. A seat that is given back wakes whoever was refused one since the last time: the refused
+//!    side raises `starved` before its last try, the giving side lowers `live` before it reads
+//!    `starved`, both sequentially consistent, so one of them sees the other.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use crate::clock::WaitCell;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+mod limits;
+
+pub(crate) use limits::derived_cap;
+
+/// The stack of a job's thread unless the builder says otherwise: what the standard library takes.
+pub(crate) const DEFAULT_STACK: usize = 2 * 1024 * 1024;
+
+/// The runtime's threads: how many may be, how many are.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    cap: usize,
+    stack_size: usize,
+    live: AtomicUsize,
+    /// The most that were ever alive at once.
+    peak: AtomicUsize,
+    starved: AtomicBool,
+    waiting: Mutex<Vec<Arc<WaitCell>>>,
+}
+
+/// The right to one thread. Its drop gives it back; it neither blocks nor panics.
+#[derive(Debug)]
+#[must_use = "a seat that is dropped is given back"]
+pub(crate) struct Seat {
+    threads: Arc<Threads>,
+}
+
+impl Threads {
+    pub(crate) fn new(cap: usize, stack_size: usize) -> Arc<Self> {
+        Arc::new(Self {
+            cap,
+            stack_size,
+            live: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            starved: AtomicBool::new(false),
+            waiting: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn cap(&self) -> usize {
+        self.cap
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.live.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::SeqCst)
+    }
+
+    /// A seat, if fewer than `mark` threads live; a mark above the cap counts as the cap.
+    pub(crate) fn try_seat(self: &Arc<Self>, mark: usize) -> Option<Seat> {
+        let mark = mark.min(self.cap);
+        let mut live = self.live.load(Ordering::SeqCst);
+        loop {
+            if live >= mark {
+                return None;
+            }
+            match self.live.compare_exchange_weak(
+                live,
+                live + 1,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            ) {
+                Ok(_) => {
+                    self.peak.fetch_max(live + 1, Ordering::SeqCst);
+                    return Some(Seat {
+                        threads: Arc::clone(self),
+                    });
+                }
+                Err(now) => live = now,
+            }
+        }
+    }
+
+    /// Registers a cell that is notified when a seat comes back after [`starve`](Self::starve).
+    pub(crate) fn notify_when_freed(&self, cell: &Arc<WaitCell>) {
+        self.waiting.lock().push(Arc::clone(cell));
+    }
+
+    /// Says that somebody found no seat. Call it, then try once more before sleeping.
+    pub(crate) fn starve(&self) {
+        self.starved.store(true, Ordering::SeqCst);
+    }
+
+    /// Starts a thread on `seat`, which it keeps until it ends.
+    ///
+    /// # Errors
+    /// The system's refusal; the seat has been given back and `body` dropped.
+    pub(crate) fn spawn(
+        seat: Seat,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> io::Result<thread::JoinHandle<()>> {
+        let stack_size = seat.threads.stack_size;
+        thread::Builder::new()
+            .name(thread_name(name))
+            .stack_size(stack_size)
+            .spawn(move || {
+                body();
+                drop(seat);
+            })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.threads.live.fetch_sub(1, Ordering::SeqCst);
+        if self.threads.starved.load(Ordering::SeqCst)
+            && self.threads.starved.swap(false, Ordering::SeqCst)
+        {
+            let waiting = self.threads.waiting.lock().clone();
+            for cell in waiting {
+                cell.notify();
+            }
+        }
+    }
+}
+
+/// What Linux keeps of a thread's name.
+const NAME_BYTES: usize = 15;
+
+/// `name` without NULs, cut at a character to what the system takes.
+fn thread_name(name: &str) -> String {
+    let mut out = String::with_capacity(NAME_BYTES);
+    for character in name.chars().filter(|c| *c != '\0') {
+        if out.len() + character.len_utf8() > NAME_BYTES {
+            break;
+        }
+        out.push(character);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_seat_is_given_past_the_mark_or_the_cap() {
+        let threads = Threads::new(3, DEFAULT_STACK);
+        let _a = threads.try_seat(2).unwrap();
+        let b = threads.try_seat(2).unwrap();
+        assert!(threads.try_seat(2).is_none());
+        let _c = threads.try_seat(usize::MAX).unwrap();
+        assert!(threads.try_seat(usize::MAX).is_none());
+        drop(b);
+        assert_eq!(threads.live(), 2);
+        assert_eq!(threads.peak(), 3);
+        assert!(threads.try_seat(3).is_some());
+    }
+
+    #[test]
+    fn a_seat_that_comes_back_wakes_the_starved_once() {
+        let threads = Threads::new(1, DEFAULT_STACK);
+        let cell = WaitCell::new();
+        threads.notify_when_freed(&cell);
+        let seat = threads.try_seat(1).unwrap();
+        threads.starve();
+        drop(seat);
+        assert_eq!(cell.epoch(), 1);
+        drop(threads.try_seat(1).unwrap());
+        assert_eq!(cell.epoch(), 1);
+    }
+
+    #[test]
+    fn a_thread_name_loses_its_nuls_and_is_cut_at_a_character() {
+        assert_eq!(thread_name("a\0b"), "ab");
+        assert_eq!(thread_name("aaaaaaaaaaaaaaä-tail"), "aaaaaaaaaaaaaa");
+        assert_eq!(thread_name("Lookup-0123456789abcdef"), "Lookup-01234567");
+    }
+
+    #[test]
+    fn a_thread_keeps_its_seat_until_it_ends() {
+        let threads = Threads::new(1, DEFAULT_STACK);
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let seat = threads.try_seat(1).unwrap();
+        let thread = Threads::spawn(seat, "t", move || {
+            let _ = gate.recv();
+        })
+        .unwrap();
+        assert_eq!(threads.live(), 1);
+        release.send(()).unwrap();
+        thread.join().unwrap();
+        assert_eq!(threads.live(), 0);
+    }
+}
