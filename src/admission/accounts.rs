@@ -1,0 +1,200 @@
+//! The accounts that the line has met: whose they are, how many waiters each holds, and what is
+//! told about them.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::account::{AccountKey, Wake};
+use super::demand::{Demand, Entry};
+use super::line::{Waiter, Waits};
+use super::outbox::{Note, Outbox};
+use crate::error::JobError;
+use crate::events::{LimiterChange, RejectReason};
+use crate::job::JobSnapshot;
+use crate::unwind::contain;
+
+/// The register of accounts, by id.
+#[derive(Default)]
+pub(super) struct Accounts {
+    met: HashMap<u64, Registered>,
+}
+
+struct Registered {
+    key: AccountKey,
+    held: usize,
+}
+
+impl Accounts {
+    /// Makes every account of a demand the line's own, before its first question.
+    pub(super) fn claim(
+        &mut self,
+        owner: u64,
+        wake: &Wake,
+        demand: &Demand,
+    ) -> Result<(), JobError> {
+        for entry in demand.entries() {
+            let key = entry.key();
+            if self.met.contains_key(&key.id()) {
+                continue;
+            }
+            if let Some(other) = self
+                .accounts
+                .values()
+                .find(|account| account.key.name() == key.name())
+            {
+                return Err(JobError::system(
+                    "admission",
+                    format!(
+                        "two accounts are named '{}' (#{} and #{}): give each limit a name of its own",
+                        key.name(),
+                        other.key.id(),
+                        key.id()
+                    ),
+                ));
+            }
+            key.install(owner, wake).map_err(|first| {
+                JobError::system(
+                    "admission",
+                    format!(
+                        "the account '{}' belongs to admission #{first} and cannot serve #{owner} as well",
+                        key.name()
+                    ),
+                )
+            })?;
+            self.met.insert(
+                key.id(),
+                Registered {
+                    key: key.clone(),
+                    held: 0,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// Lets go of every account.
+    pub(super) fn release_all(&mut self, owner: u64) {
+        for (_, account) in self.met.drain() {
+            account.key.clear(owner);
+        }
+    }
+
+    /// Notes which accounts refused a waiter, each once however often it is refused again.
+    pub(super) fn hold(&mut self, waiter: &mut Waiter, entries: &[usize], now: Instant, out: &mut Outbox) {
+        for &index in entries {
+            if waiter.held.iter().any(|(held, _)| *held == index) {
+                continue;
+            }
+            waiter.held.push((index, now));
+            if let Some(entry) = waiter.ask.demand.entries().get(index) {
+                self.count_held(entry.key(), 1);
+                self.tell(
+                    &**entry,
+                    waiter.ask.snapshot.as_ref(),
+                    LimiterChange::Held,
+                    None,
+                    Duration::ZERO,
+                    out,
+                );
+            }
+        }
+    }
+
+    pub(super) fn tell_granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) -> Waits {
+        let mut waits = Waits {
+            wall: now.saturating_duration_since(waiter.asked),
+            by_account: Vec::new(),
+        };
+        for (index, entry) in waiter.ask.demand.entries().iter().enumerate() {
+            let since = waiter.held.iter().find(|(held, _)| *held == index);
+            let (change, wait) = match since {
+                None => (LimiterChange::GrantedImmediate, Duration::ZERO),
+                Some((_, since)) => {
+                    let wait = now.saturating_duration_since(*since);
+                    self.count_held(entry.key(), -1);
+                    waits.by_account.push((entry.key().name_shared(), wait));
+                    (LimiterChange::GrantedFromHold, wait)
+                }
+            };
+            self.tell(
+                &**entry,
+                waiter.ask.snapshot.as_ref(),
+                change,
+                None,
+                wait,
+                out,
+            );
+        }
+        waits
+    }
+
+    /// Every account that held the waiter hears the reason, and the one that refused it.
+    pub(super) fn tell_rejected(
+        &mut self,
+        waiter: &Waiter,
+        refusing: Option<usize>,
+        reason: RejectReason,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        for (index, entry) in waiter.ask.demand.entries().iter().enumerate() {
+            let since = waiter.held.iter().find(|(held, _)| *held == index);
+            let wait = match since {
+                Some((_, since)) => {
+                    self.count_held(entry.key(), -1);
+                    now.saturating_duration_since(*since)
+                }
+                None if refusing == Some(index) => Duration::ZERO,
+                None => continue,
+            };
+            self.tell(
+                &**entry,
+                waiter.ask.snapshot.as_ref(),
+                LimiterChange::Rejected,
+                Some(reason),
+                wait,
+                out,
+            );
+        }
+    }
+
+    fn count_held(&mut self, key: &AccountKey, change: isize) {
+        if let Some(account) = self.met.get_mut(&key.id()) {
+            account.held = account.held.saturating_add_signed(change);
+        }
+    }
+
+    /// Best effort: an account that cannot describe itself has no event, and admission goes on.
+    pub(super) fn tell(
+        &self,
+        entry: &dyn Entry,
+        snapshot: Option<&JobSnapshot>,
+        change: LimiterChange,
+        reason: Option<RejectReason>,
+        wait: Duration,
+        out: &mut Outbox,
+    ) {
+        let Some(snapshot) = snapshot else { return };
+        let Ok((status, amount)) = contain("limiter", || (entry.status(), entry.units())) else {
+            return;
+        };
+        out.note(Note {
+            account: entry.key().name_shared(),
+            waiters: self
+                .accounts
+                .get(&entry.key().id())
+                .map_or(0, |account| account.held),
+            status,
+            amount,
+            change,
+            reason,
+            wait,
+            snapshot: snapshot.clone(),
+        });
+    }
+
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn held_counts(&self) -> impl Iterator<Item = (&AccountKey, usize)> {
+        self.met.values().map(|account| (&account.key, account.held))
+    }
+}

@@ -1,0 +1,178 @@
+//! What one job needs, all of it, on every account at once (`DEM`).
+//!
+//! # Invariants
+//!
+//! 1. Entries stand in the order in which their first amount was added.
+//! 2. Amounts that debit one account are one entry, so the account sees the whole ask.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::account::{AccountKey, AccountStatus, RateLimiter, Replenishment};
+use crate::error::{JobError, UpstreamFailure};
+
+/// Everything that a job must hold at once. Granted whole, or not at all.
+#[derive(Default)]
+pub struct Demand {
+    entries: Vec<Box<dyn Entry>>,
+}
+
+impl Demand {
+    /// A demand for nothing, which is always granted.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an amount on the account that `limiter` debits for it.
+    pub fn add<L: RateLimiter>(&mut self, limiter: &Arc<L>, amount: L::Amount) {
+        let key = limiter.account_for(&amount);
+        let existing = self
+            .entries
+            .iter_mut()
+            .find(|entry| *entry.key() == key)
+            .and_then(|entry| entry.amounts_mut().downcast_mut::<Vec<L::Amount>>());
+        match existing {
+            Some(amounts) => amounts.push(amount),
+            None => self.entries.push(Box::new(EntryOn {
+                limiter: Arc::clone(limiter),
+                key,
+                amounts: vec![amount],
+            })),
+        }
+    }
+
+    /// Whether nothing is asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many accounts are named.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Each account's name and how many units are asked of it, in entry order.
+    pub fn amounts(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.entries
+            .iter()
+            .map(|entry| (entry.key().name(), entry.units()))
+    }
+
+    pub(crate) fn entries(&self) -> &[Box<dyn Entry>] {
+        &self.entries
+    }
+
+    /// This demand's entry on the account `key`.
+    pub(super) fn entry_on(&self, key: &AccountKey) -> Option<&dyn Entry> {
+        self.entries
+            .iter()
+            .find(|entry| entry.key() == key)
+            .map(|entry| &**entry)
+    }
+
+    /// Whether any account named here wants a place in the HTTP pool besides.
+    pub(crate) fn requires_http_connection(&self) -> bool {
+        self.entries
+            .iter()
+            .any(|entry| entry.requires_http_connection())
+    }
+}
+
+impl fmt::Debug for Demand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.amounts()).finish()
+    }
+}
+
+/// One account and all the amounts asked of it, with the type of the amount erased.
+pub(crate) trait Entry: Send + Sync {
+    fn key(&self) -> &AccountKey;
+    fn amounts(&self) -> &dyn Any;
+    fn amounts_mut(&mut self) -> &mut dyn Any;
+    fn units(&self) -> u64;
+    fn status(&self) -> AccountStatus;
+    fn replenishment(&self) -> Replenishment;
+    fn requires_http_connection(&self) -> bool;
+    fn fits(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError>;
+    fn try_take(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError>;
+    fn earliest_fit(&self, ahead: Option<&dyn Entry>, now: Instant) -> Option<Instant>;
+    fn give(&self, now: Instant);
+    fn on_success(&self, now: Instant);
+    fn on_rate_limit_error(&self, failure: &UpstreamFailure, now: Instant);
+}
+
+struct EntryOn<L: RateLimiter> {
+    limiter: Arc<L>,
+    key: AccountKey,
+    amounts: Vec<L::Amount>,
+}
+
+/// The amounts that the head has set aside, if it has any on this account. Another entry on the
+/// same account has the same type of amount, for the account is one instance.
+fn reserved<A: 'static>(ahead: Option<&dyn Entry>) -> &[A] {
+    ahead
+        .and_then(|entry| entry.amounts().downcast_ref::<Vec<A>>())
+        .map_or(&[], Vec::as_slice)
+}
+
+impl<L: RateLimiter> Entry for EntryOn<L> {
+    fn key(&self) -> &AccountKey {
+        &self.key
+    }
+
+    fn amounts(&self) -> &dyn Any {
+        &self.amounts
+    }
+
+    fn amounts_mut(&mut self) -> &mut dyn Any {
+        &mut self.amounts
+    }
+
+    fn units(&self) -> u64 {
+        self.amounts
+            .iter()
+            .fold(0, |sum, amount| sum.saturating_add(self.limiter.units(amount)))
+    }
+
+    fn status(&self) -> AccountStatus {
+        self.limiter.describe(&self.key)
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        self.limiter.replenishment()
+    }
+
+    fn requires_http_connection(&self) -> bool {
+        self.limiter.requires_http_connection()
+    }
+
+    fn fits(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError> {
+        self.limiter.fits(&self.amounts, reserved(ahead), now)
+    }
+
+    fn try_take(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError> {
+        self.limiter.try_take(&self.amounts, reserved(ahead), now)
+    }
+
+    fn earliest_fit(&self, ahead: Option<&dyn Entry>, now: Instant) -> Option<Instant> {
+        self.limiter
+            .earliest_fit(&self.amounts, reserved(ahead), now)
+    }
+
+    fn give(&self, now: Instant) {
+        self.limiter.give(&self.amounts, now);
+    }
+
+    fn on_success(&self, now: Instant) {
+        self.limiter.on_success(now);
+    }
+
+    fn on_rate_limit_error(&self, failure: &UpstreamFailure, now: Instant) {
+        self.limiter.on_rate_limit_error(failure, now);
+    }
+}

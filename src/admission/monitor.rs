@@ -1,0 +1,368 @@
+//! The monitor: it locks, lets the line decide, unlocks, and performs what was decided.
+//!
+//! # Invariants
+//!
+//! 1. All questions to accounts, all debits and all give-backs happen under the one lock; nobody
+//!    waits while holding it.
+//! 2. No wake-up is lost. A parked thread reads its cell's epoch before it looks for its verdict;
+//!    the evaluator reads its cell's epoch before it walks the line. Every change notifies after
+//!    it was made.
+//! 3. A defect inside a step fails everyone who waits and everyone who asks later; it hangs nobody.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::account::Wake;
+use super::demand::Demand;
+use super::grant::{Grant, Settlement};
+use super::line::{Arrival, Ask, Defect, Line, Ticket, Verdict, Waits};
+use super::outbox::{Mail, Outbox};
+use crate::clock::{Clock, WaitCell};
+use crate::error::JobError;
+use crate::events::{EventKind, MessageBus, RejectReason};
+use crate::job::{JobContext, JobSnapshot};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::threads::Threads;
+
+/// Tells admissions apart when an account is named in two; holds no state.
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static UNDER_MONITOR: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Refuses a call of the runtime from inside an account's answer, where it would wait for a lock
+/// that its own caller holds.
+pub(crate) fn refuse_reentry(operation: &str) -> Result<(), JobError> {
+    if UNDER_MONITOR.get() {
+        return Err(JobError::system(
+            "admission",
+            format!("'{operation}' was called from inside an account; accounts must not call the runtime"),
+        ));
+    }
+    Ok(())
+}
+
+struct UnderMonitor;
+
+impl UnderMonitor {
+    fn enter() -> Self {
+        UNDER_MONITOR.set(true);
+        Self
+    }
+}
+
+impl Drop for UnderMonitor {
+    fn drop(&mut self) {
+        UNDER_MONITOR.set(false);
+    }
+}
+
+/// Grants whole demands, or lets their jobs wait holding nothing. A clone is the same admission.
+#[derive(Clone)]
+pub struct Admission {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: u64,
+    clock: Arc<dyn Clock>,
+    bus: MessageBus,
+    state: Mutex<State>,
+    mail: Mail,
+    evaluator: Arc<WaitCell>,
+    wake: Wake,
+}
+
+struct State {
+    phase: Phase,
+    started: bool,
+    line: Line,
+}
+
+enum Phase {
+    Open,
+    Stopped,
+    Broken(JobError),
+}
+
+impl Admission {
+    pub(crate) fn new(clock: Arc<dyn Clock>, bus: MessageBus) -> Self {
+        let evaluator = WaitCell::new();
+        let wake = {
+            let evaluator = Arc::clone(&evaluator);
+            Wake::new(move || evaluator.notify())
+        };
+        Self {
+            shared: Arc::new(Shared {
+                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+                clock,
+                bus,
+                state: Mutex::new(State {
+                    phase: Phase::Open,
+                    started: false,
+                    line: Line::default(),
+                }),
+                mail: Mail::default(),
+                evaluator,
+                wake,
+            }),
+        }
+    }
+
+    /// Starts the evaluator.
+    ///
+    /// # Errors
+    /// `IllegalState` when it was started before; `System` when there is no thread for it.
+    pub(crate) fn start(&self, threads: &Arc<Threads>) -> Result<(), JobError> {
+        {
+            let mut state = self.shared.state.lock();
+            if state.started {
+                return Err(JobError::illegal_state("admission was started before"));
+            }
+            state.started = true;
+        }
+        let seat = threads.try_seat(usize::MAX).ok_or_else(|| {
+            JobError::system("admission", "no thread is left under the cap for the evaluator")
+        })?;
+        let admission = self.clone();
+        Threads::spawn(seat, "nucleo-admit", move || admission.evaluate())
+            .map_err(|error| {
+                JobError::system("admission", "the evaluator's thread did not start")
+                    .with_source(error)
+            })
+            .map(drop)
+    }
+
+    /// Grants the whole demand, or parks the calling thread until it can be granted.
+    ///
+    /// The job named by `context` is the one that waits: its cancellation ends the wait, and events
+    /// carry its snapshot. Woken by whatever may change the answer; there is no timeout.
+    ///
+    /// # Errors
+    /// The account's own error when it refuses; `Uncorrectable` when an account fails; `Cancelled`
+    /// when the job is cancelled or admission stops; `System` when an account serves another
+    /// admission, shares its name with another, or calls this from inside an answer.
+    pub fn admit(&self, demand: Demand, context: &JobContext) -> Result<Grant, JobError> {
+        refuse_reentry("admit")?;
+        let job = context.core();
+        if let Some(interruption) = job.interruption() {
+            return Err(interruption);
+        }
+        let demand = Arc::new(demand);
+        let snapshot = self
+            .shared
+            .bus
+            .wants(EventKind::Limiter, Some(job.profile()))
+            .then(|| job.snapshot());
+        let ask = Ask {
+            demand: Arc::clone(&demand),
+            snapshot: snapshot.clone(),
+            cell: Arc::clone(job.cell()),
+        };
+        let now = self.shared.clock.now();
+        let arrival = self.step(|state, out| state.arrive(&self.shared, ask, now, out));
+        let waits = match arrival {
+            Ok(Arrival::Granted) => Waits::default(),
+            Ok(Arrival::Parked(ticket)) => self.park(&ticket, &demand, snapshot.as_ref(), context)?,
+            Ok(Arrival::Refused(error)) | Err(error) => return Err(error),
+        };
+        Ok(Grant::new(self.clone(), demand, snapshot, waits))
+    }
+
+    /// Sleeps until there is a verdict or the job is told to stop.
+    fn park(
+        &self,
+        ticket: &Arc<Ticket>,
+        demand: &Arc<Demand>,
+        snapshot: Option<&JobSnapshot>,
+        context: &JobContext,
+    ) -> Result<Waits, JobError> {
+        let job = context.core();
+        let _waiting = job.waits_for("admission");
+        loop {
+            let seen = job.cell().epoch();
+            let interruption = job.interruption();
+            match ticket.take() {
+                Some(Verdict::Granted(waits)) => {
+                    let Some(interruption) = interruption else {
+                        return Ok(waits);
+                    };
+                    // A cancelled job never keeps a permit.
+                    Grant::new(
+                        self.clone(),
+                        Arc::clone(demand),
+                        snapshot.cloned(),
+                        waits,
+                    )
+                    .rollback();
+                    return Err(interruption);
+                }
+                Some(Verdict::Refused(error)) => return Err(error),
+                None => {}
+            }
+            if let Some(interruption) = interruption {
+                let now = self.shared.clock.now();
+                let left = self.step(|state, out| Ok(state.line.withdraw(ticket, now, out)));
+                if left? {
+                    return Err(interruption);
+                }
+                // The verdict was there first: take it, and give the grant back.
+                continue;
+            }
+            self.shared.clock.wait_until(job.cell(), seen, None);
+        }
+    }
+
+    pub(super) fn give_back(
+        &self,
+        demand: &Demand,
+        open: &[usize],
+        settlement: Settlement,
+        snapshot: Option<&JobSnapshot>,
+    ) {
+        let now = self.shared.clock.now();
+        let metered_too = settlement == Settlement::Rollback;
+        // A defect has failed everyone by the time the step returns; there is nobody to tell here.
+        let _told = self.step(|state, out| {
+            state
+                .line
+                .give_back(demand, open.iter().copied(), metered_too, snapshot, now, out)
+        });
+    }
+
+    /// Refuses every parked waiter as cancelled, frees the accounts, and refuses whoever asks
+    /// later.
+    pub(crate) fn stop(&self) {
+        let now = self.shared.clock.now();
+        let _told = self.step(|state, out| {
+            if matches!(state.phase, Phase::Open) {
+                state.phase = Phase::Stopped;
+            }
+            state
+                .line
+                .refuse_all(&stopped(), RejectReason::Shutdown, now, out);
+            state.line.accounts.release_all(self.shared.id);
+            out.evaluate();
+            Ok(())
+        });
+    }
+
+    /// How many demands are parked.
+    #[must_use]
+    pub fn queue_len(&self) -> usize {
+        if UNDER_MONITOR.get() {
+            return 0;
+        }
+        self.shared.state.lock().line.len()
+    }
+
+    /// Where the evaluator sleeps, for tests that wait until it has nothing to do.
+    pub(crate) fn evaluator_cell(&self) -> &Arc<WaitCell> {
+        &self.shared.evaluator
+    }
+
+    /// One step: everything foreign in it is an account's answer; the rest is told and woken after
+    /// the lock is let go.
+    fn step<R>(
+        &self,
+        decide: impl FnOnce(&mut State, &mut Outbox) -> Result<R, Defect>,
+    ) -> Result<R, JobError> {
+        refuse_reentry("admission")?;
+        let mut out = Outbox::default();
+        let (result, posted) = {
+            let mark = UnderMonitor::enter();
+            let mut state = self.shared.state.lock();
+            let result = catch_unwind(AssertUnwindSafe(|| decide(&mut state, &mut out)))
+                .unwrap_or_else(|_| Err(Defect(JobError::system("admission", "a step panicked"))))
+                .map_err(|Defect(error)| state.fail(&error, self.shared.clock.now(), &mut out));
+            #[cfg(any(test, debug_assertions))]
+            if result.is_ok() {
+                state.line.check_invariants();
+            }
+            let posted = self.shared.mail.post(out);
+            drop(state);
+            drop(mark);
+            (result, posted)
+        };
+        self.shared.mail.perform(
+            posted,
+            &self.shared.bus,
+            || self.shared.clock.wall(),
+            &self.shared.evaluator,
+        );
+        result
+    }
+
+    /// The evaluator: walks the line at every change and at every computed instant, until stopped.
+    fn evaluate(&self) {
+        loop {
+            // Before the walk: a change that comes during it moves the epoch, and the wait below
+            // returns at once.
+            let seen = self.shared.evaluator.epoch();
+            let now = self.shared.clock.now();
+            let walked = self.step(|state, out| match state.phase {
+                Phase::Open => state.line.pass(now, out).map(Some),
+                Phase::Stopped | Phase::Broken(_) => Ok(None),
+            });
+            match walked {
+                Ok(Some(next)) => self.shared.clock.wait_until(&self.shared.evaluator, seen, next),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}
+
+impl State {
+    fn arrive(
+        &mut self,
+        shared: &Shared,
+        ask: Ask,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Result<Arrival, Defect> {
+        match &self.phase {
+            Phase::Open => {}
+            Phase::Stopped => return Ok(Arrival::Refused(stopped())),
+            Phase::Broken(defect) => return Ok(Arrival::Refused(defect.clone())),
+        }
+        if ask.demand.is_empty() {
+            return Ok(Arrival::Granted);
+        }
+        if let Err(error) = self
+            .line
+            .accounts
+            .claim(shared.id, &shared.wake, &ask.demand) {
+            return Ok(Arrival::Refused(error));
+        }
+        self.line.arrive(ask, now, out)
+    }
+
+    /// A defect: every parked waiter fails with it, and it is logged once.
+    fn fail(&mut self, defect: &JobError, now: Instant, out: &mut Outbox) -> JobError {
+        if !matches!(self.phase, Phase::Broken(_)) {
+            out.log_error(format!("admission is broken and refuses everyone: {defect}"));
+            self.phase = Phase::Broken(defect.clone());
+        }
+        self.line
+            .refuse_all(defect, RejectReason::Aborted, now, out);
+        out.evaluate();
+        defect.clone()
+    }
+}
+
+fn stopped() -> JobError {
+    JobError::cancelled("admission has stopped")
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Admission")
+            .field("id", &self.shared.id)
+            .finish_non_exhaustive()
+    }
+}

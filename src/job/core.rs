@@ -1,0 +1,613 @@
+//! The part of a job that its handle, its context, its thread and the runtime share.
+//!
+//! # Invariants
+//!
+//! 1. The outcome is decided once (`ST-3`): by the first of a cancellation, a timeout, or the job's
+//!    own finish. All three go through `live.decision` under one lock.
+//! 2. A job is settled once (`ST-4`): by whoever takes the settlement token.
+//! 3. Of a job's events nothing follows its terminal one but the workflow's: they are published
+//!    under `told`, which knows whether the terminal event is out.
+//! 4. The handle settles last: [`settle`](JobCore::settle) is the end of every path.
+//!
+//! Lock order within a job: `told`, then `live`. The others are taken alone.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use super::cancellation::Callbacks;
+use super::metadata::{Metadata, MetadataValue};
+use super::snapshot::{JobProfile, JobSnapshot, Moment};
+use super::state::JobState;
+use crate::clock::{Clock, WaitCell};
+use crate::error::JobError;
+use crate::events::{Event, EventKind, MessageBus, ModelCall, Subscription};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+
+/// What a job ends with; shared by the handle, the dependents and the completed event.
+pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
+
+/// What the runtime does for a job that is reached through its handle.
+pub(crate) trait Supervisor: Send + Sync {
+    /// Cancels a queued or running job; false when it is neither.
+    fn cancel(&self, job: &Arc<JobCore>, reason: &str) -> bool;
+}
+
+pub(crate) struct JobCore {
+    profile: Arc<JobProfile>,
+    terms: Terms,
+    clock: Arc<dyn Clock>,
+    bus: MessageBus,
+    supervisor: Weak<dyn Supervisor>,
+    /// The job that submitted this one, while both live in one tree of waits.
+    parent: Option<Weak<JobCore>>,
+    cell: Arc<WaitCell>,
+    live: Mutex<Live>,
+    cancelled: AtomicBool,
+    timed_out: AtomicBool,
+    holding: AtomicBool,
+    on_cancel: Callbacks,
+    on_timeout: Callbacks,
+    told: Mutex<Told>,
+    settlement: AtomicBool,
+    settled: Mutex<Settled>,
+    dependencies: Vec<Arc<JobCore>>,
+    pending_dependencies: AtomicUsize,
+    waiting: Mutex<Option<WaitingFor>>,
+    /// The ordinal that an orchestrator's present step gives to its children.
+    step: AtomicI64,
+}
+
+/// What was agreed at submission about how the job runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) orchestrator: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) upstream_retries: u32,
+    pub(crate) tolerates_dependency_failures: bool,
+}
+
+struct Live {
+    moment: Arc<Moment>,
+    decision: Decision,
+    cancellation: Option<Cancellation>,
+    deadline: Option<Instant>,
+    model_calls: Vec<ModelCall>,
+}
+
+/// Who has decided how the job ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Open,
+    Cancelled,
+    TimedOut,
+    /// The job's own work is done; what is left is its end.
+    Finishing,
+}
+
+/// Why a job is to stop.
+#[derive(Clone, Debug)]
+pub(crate) struct Cancellation {
+    pub(crate) reason: String,
+    /// What the event says.
+    pub(crate) message: String,
+}
+
+#[derive(Default)]
+struct Told {
+    terminal: bool,
+    complete: bool,
+}
+
+#[derive(Default)]
+struct Settled {
+    outcome: Option<Outcome>,
+    waiters: Vec<Arc<WaitCell>>,
+    dependents: Vec<Arc<JobCore>>,
+    /// Subscriptions that end with the job.
+    subscriptions: Vec<Subscription>,
+}
+
+/// What a job's thread sleeps for.
+#[derive(Clone)]
+pub(crate) enum WaitingFor {
+    Admission,
+    Job(Arc<JobCore>),
+    Time,
+}
+
+/// Ends the record of a wait when it is dropped.
+pub(crate) struct Waiting<'a> {
+    job: &'a JobCore,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let over = self.job.waiting.lock().take();
+        drop(over);
+    }
+}
+
+/// What a new job is made of.
+pub(crate) struct NewJob {
+    pub(crate) profile: JobProfile,
+    pub(crate) terms: Terms,
+    pub(crate) metadata: Metadata,
+    pub(crate) parent: Option<Weak<JobCore>>,
+    pub(crate) dependencies: Vec<Arc<JobCore>>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) bus: MessageBus,
+    pub(crate) supervisor: Weak<dyn Supervisor>,
+}
+
+impl JobCore {
+    pub(crate) fn new(new: NewJob) -> Arc<Self> {
+        Arc::new(Self {
+            profile: Arc::new(new.profile),
+            terms: new.terms,
+            clock: new.clock,
+            bus: new.bus,
+            supervisor: new.supervisor,
+            parent: new.parent,
+            cell: WaitCell::new(),
+            live: Mutex::new(Live {
+                moment: Arc::new(Moment::fresh(new.metadata)),
+                decision: Decision::Open,
+                cancellation: None,
+                deadline: None,
+                model_calls: Vec::new(),
+            }),
+            cancelled: AtomicBool::new(false),
+            timed_out: AtomicBool::new(false),
+            holding: AtomicBool::new(false),
+            on_cancel: Callbacks::default(),
+            on_timeout: Callbacks::default(),
+            told: Mutex::default(),
+            settlement: AtomicBool::new(false),
+            settled: Mutex::default(),
+            pending_dependencies: AtomicUsize::new(new.dependencies.len()),
+            dependencies: new.dependencies,
+            waiting: Mutex::new(None),
+            step: AtomicI64::new(0),
+        })
+    }
+
+    pub(crate) fn profile(&self) -> &JobProfile {
+        &self.profile
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        &self.profile.ids.job
+    }
+
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) fn bus(&self) -> &MessageBus {
+        &self.bus
+    }
+
+    pub(crate) fn supervisor(&self) -> Option<Arc<dyn Supervisor>> {
+        self.supervisor.upgrade()
+    }
+
+    pub(crate) fn parent(&self) -> Option<Arc<JobCore>> {
+        self.parent.as_ref()?.upgrade()
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.profile.ids.parent.is_none()
+    }
+
+    pub(crate) fn dependencies(&self) -> &[Arc<JobCore>] {
+        &self.dependencies
+    }
+
+    /// Where the job's thread sleeps, whatever it waits for.
+    pub(crate) fn cell(&self) -> &Arc<WaitCell> {
+        &self.cell
+    }
+
+    // What it is now.
+
+    pub(crate) fn snapshot(&self) -> JobSnapshot {
+        JobSnapshot {
+            profile: Arc::clone(&self.profile),
+            moment: Arc::clone(&self.live.lock().moment),
+        }
+    }
+
+    pub(crate) fn state(&self) -> JobState {
+        self.live.lock().moment.state
+    }
+
+    pub(crate) fn decision(&self) -> Decision {
+        self.live.lock().decision
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Moment)) {
+        change(Arc::make_mut(&mut self.live.lock().moment));
+    }
+
+    pub(crate) fn note(&self, key: &str, value: impl Into<MetadataValue>) {
+        let value = value.into();
+        self.change(|moment| moment.metadata.insert(key, value));
+    }
+
+    pub(crate) fn note_waits<'a>(
+        &self,
+        wall: Duration,
+        by_account: impl Iterator<Item = (&'a str, Duration)>,
+    ) {
+        let by_account: Vec<_> = by_account.collect();
+        if wall.is_zero() && by_account.is_empty() {
+            return;
+        }
+        self.change(|moment| {
+            moment.metadata.add(Metadata::ADMISSION_WAIT, millis(wall));
+            for (account, wait) in by_account {
+                moment
+                    .metadata
+                    .add_to_table(Metadata::WAIT_TIMES, account, millis(wait));
+            }
+        });
+    }
+
+    pub(crate) fn note_progress(&self, message: Arc<str>, percent: Option<u8>) {
+        self.change(|moment| {
+            if matches!(moment.state, JobState::Queued | JobState::Scheduled) {
+                moment.state = JobState::Running;
+            }
+            if percent.is_some() {
+                moment.progress = percent;
+            }
+            moment.progress_message = Some(message);
+        });
+    }
+
+    pub(crate) fn schedule(&self) {
+        self.change(|moment| {
+            if moment.state == JobState::Queued {
+                moment.state = JobState::Scheduled;
+            }
+        });
+    }
+
+    /// An attempt begins. Nothing changes when the job has been told to stop.
+    pub(crate) fn start(&self, attempt: u32) {
+        let wall = self.clock.wall();
+        self.change(|moment| {
+            if moment.state.is_active() {
+                moment.state = JobState::Running;
+                moment.attempt = attempt;
+                moment.started_at.get_or_insert(wall);
+            }
+        });
+    }
+
+    pub(crate) fn record_model_call(&self, call: ModelCall) {
+        self.live.lock().model_calls.push(call);
+    }
+
+    pub(crate) fn take_model_calls(&self) -> Vec<ModelCall> {
+        std::mem::take(&mut self.live.lock().model_calls)
+    }
+
+    pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
+        self.live.lock().deadline = deadline;
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.live.lock().deadline
+    }
+
+    pub(crate) fn set_holding(&self, holding: bool) {
+        self.holding.store(holding, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_holding(&self) -> bool {
+        self.holding.load(Ordering::SeqCst)
+    }
+
+    /// Claims the next ordinal of this orchestrator (`ORD-1`).
+    pub(crate) fn next_step(&self) -> i64 {
+        self.step.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn current_step(&self) -> i64 {
+        self.step.load(Ordering::SeqCst)
+    }
+
+    /// Records what the job's thread sleeps for until the answer is dropped.
+    pub(crate) fn waits_for(&self, what: WaitingFor) -> Waiting<'_> {
+        *self.waiting.lock() = Some(what);
+        Waiting { job: self }
+    }
+
+    pub(crate) fn waiting_for(&self) -> Option<WaitingFor> {
+        self.waiting.lock().clone()
+    }
+
+    // How it is told to stop.
+
+    /// Raises the cancellation: decides the outcome if nothing has, wakes the job's thread, and
+    /// leaves the callbacks to [`fire_cancellation`](Self::fire_cancellation). Answers whether it
+    /// was the first.
+    pub(crate) fn signal_cancellation(&self, reason: &str, message: &str) -> bool {
+        let wall = self.clock.wall();
+        {
+            let mut live = self.live.lock();
+            if live.cancellation.is_some() {
+                return false;
+            }
+            live.cancellation = Some(Cancellation {
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+            });
+            if live.decision == Decision::Open && live.moment.state.is_active() {
+                live.decision = Decision::Cancelled;
+                let moment = Arc::make_mut(&mut live.moment);
+                moment.state = JobState::Cancelled;
+                moment.ended_at = Some(wall);
+            }
+            self.cancelled.store(true, Ordering::SeqCst);
+        }
+        self.cell.notify();
+        true
+    }
+
+    pub(crate) fn fire_cancellation(&self) {
+        self.on_cancel.fire();
+    }
+
+    /// Raises the timeout, as [`signal_cancellation`](Self::signal_cancellation) does the
+    /// cancellation. Answers whether it decided the outcome.
+    pub(crate) fn signal_timeout(&self) -> bool {
+        let wall = self.clock.wall();
+        {
+            let mut live = self.live.lock();
+            if live.decision != Decision::Open || live.moment.state.is_terminal() {
+                return false;
+            }
+            live.decision = Decision::TimedOut;
+            let moment = Arc::make_mut(&mut live.moment);
+            moment.state = JobState::TimedOut;
+            moment.ended_at = Some(wall);
+            self.timed_out.store(true, Ordering::SeqCst);
+            self.cancelled.store(true, Ordering::SeqCst);
+        }
+        self.cell.notify();
+        true
+    }
+
+    pub(crate) fn fire_timeout(&self) {
+        self.on_timeout.fire();
+        self.on_cancel.fire();
+    }
+
+    pub(crate) fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) {
+        self.on_cancel.register(callback);
+    }
+
+    pub(crate) fn on_timeout(&self, callback: impl FnOnce() + Send + 'static) {
+        self.is_timed_out();
+        self.on_timeout.register(callback);
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::SeqCst)
+    }
+
+    /// Whether the deadline has passed. Whoever finds out first raises the timeout.
+    pub(crate) fn is_timed_out(&self) -> bool {
+        if self.timed_out.load(Ordering::SeqCst) {
+            return true;
+        }
+        let passed = self
+            .deadline()
+            .is_some_and(|deadline| self.clock.now() >= deadline);
+        if passed && self.signal_timeout() {
+            self.fire_timeout();
+        }
+        self.timed_out.load(Ordering::SeqCst)
+    }
+
+    /// Why the job's thread should stop what it does; `None` while it should go on.
+    pub(crate) fn interruption(&self) -> Option<JobError> {
+        if !self.is_cancelled() {
+            return None;
+        }
+        let live = self.live.lock();
+        Some(match (live.decision, &live.cancellation) {
+            (Decision::TimedOut, _) | (_, None) => JobError::timed_out(self.terms.timeout),
+            (_, Some(cancellation)) => JobError::cancelled(&cancellation.reason),
+        })
+    }
+
+    pub(crate) fn cancellation(&self) -> Option<Cancellation> {
+        self.live.lock().cancellation.clone()
+    }
+
+    /// The job's own work is done: from here on a cancellation or timeout comes too late.
+    ///
+    /// # Errors
+    /// What was decided before.
+    pub(crate) fn begin_finishing(&self) -> Result<(), Decision> {
+        let mut live = self.live.lock();
+        match live.decision {
+            Decision::Open => {
+                live.decision = Decision::Finishing;
+                Ok(())
+            }
+            Decision::Finishing => Ok(()),
+            decided => Err(decided),
+        }
+    }
+
+    /// Back from finishing: the attempt asks to be run again.
+    pub(crate) fn resume(&self) {
+        let mut live = self.live.lock();
+        if live.decision == Decision::Finishing {
+            live.decision = Decision::Open;
+        }
+    }
+
+    /// Moves to a terminal state.
+    ///
+    /// # Errors
+    /// `IllegalState` when the job is in another one; nothing changes.
+    pub(crate) fn end(&self, state: JobState) -> Result<(), JobError> {
+        let wall = self.clock.wall();
+        let mut live = self.live.lock();
+        let now = live.moment.state;
+        if now.is_terminal() {
+            if now == state {
+                return Ok(());
+            }
+            return Err(JobError::illegal_state(format!(
+                "job {} is {now} and cannot become {state}: an ended job stays as it is",
+                self.id()
+            )));
+        }
+        let moment = Arc::make_mut(&mut live.moment);
+        moment.state = state;
+        moment.ended_at = Some(wall);
+        drop(live);
+        self.on_timeout.close();
+        Ok(())
+    }
+
+    // What is told of it.
+
+    /// Publishes an event of this job, unless its terminal one is out.
+    pub(crate) fn tell(&self, kind: EventKind, make: impl FnOnce(JobSnapshot) -> Event) {
+        let told = self.told.lock();
+        if !told.terminal {
+            self.bus
+                .publish_with(kind, Some(&self.profile), || make(self.snapshot()));
+        }
+    }
+
+    /// Publishes the terminal event, once.
+    pub(crate) fn tell_terminal(&self, kind: EventKind, make: impl FnOnce(JobSnapshot) -> Event) {
+        let mut told = self.told.lock();
+        if !std::mem::replace(&mut told.terminal, true) {
+            self.bus
+                .publish_with(kind, Some(&self.profile), || make(self.snapshot()));
+        }
+    }
+
+    /// Publishes the end of the workflow that this root job stands for, once, after its terminal
+    /// event.
+    pub(crate) fn tell_complete(&self, make: impl FnOnce(JobSnapshot) -> Event) {
+        let mut told = self.told.lock();
+        if !std::mem::replace(&mut told.complete, true) {
+            self.bus
+                .publish_with(EventKind::WorkflowComplete, Some(&self.profile), || {
+                    make(self.snapshot())
+                });
+        }
+    }
+
+    // How it settles.
+
+    /// The right to settle the job. Given once.
+    pub(crate) fn take_settlement(&self) -> bool {
+        !self.settlement.swap(true, Ordering::SeqCst)
+    }
+
+    /// Delivers the outcome: wakes whoever waits and answers the jobs that depend on this one.
+    pub(crate) fn settle(&self, outcome: Outcome) -> Vec<Arc<JobCore>> {
+        let (waiters, dependents, subscriptions) = {
+            let mut settled = self.settled.lock();
+            if settled.outcome.is_some() {
+                return Vec::new();
+            }
+            settled.outcome = Some(outcome);
+            (
+                std::mem::take(&mut settled.waiters),
+                std::mem::take(&mut settled.dependents),
+                std::mem::take(&mut settled.subscriptions),
+            )
+        };
+        drop(subscriptions);
+        for waiter in waiters {
+            waiter.notify();
+        }
+        dependents
+    }
+
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        self.settled.lock().outcome.clone()
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.lock().outcome.is_some()
+    }
+
+    /// Has `cell` notified at the settlement; false when that has been.
+    pub(crate) fn notify_when_settled(&self, cell: &Arc<WaitCell>) -> bool {
+        let mut settled = self.settled.lock();
+        if settled.outcome.is_some() {
+            return false;
+        }
+        settled.waiters.push(Arc::clone(cell));
+        true
+    }
+
+    /// Keeps a subscription until the settlement; drops it at once when that has been.
+    pub(crate) fn keep_until_settled(&self, subscription: Subscription) {
+        let mut settled = self.settled.lock();
+        if settled.outcome.is_none() {
+            settled.subscriptions.push(subscription);
+            return;
+        }
+        drop(settled);
+        drop(subscription);
+    }
+
+    pub(crate) fn forget_waiter(&self, cell: &Arc<WaitCell>) {
+        let mut settled = self.settled.lock();
+        if let Some(at) = settled
+            .waiters
+            .iter()
+            .position(|waiter| Arc::ptr_eq(waiter, cell))
+        {
+            settled.waiters.swap_remove(at);
+        }
+    }
+
+    /// Has `dependent` answered by [`settle`](Self::settle); false when that has been.
+    pub(crate) fn add_dependent(&self, dependent: &Arc<JobCore>) -> bool {
+        let mut settled = self.settled.lock();
+        if settled.outcome.is_some() {
+            return false;
+        }
+        settled.dependents.push(Arc::clone(dependent));
+        true
+    }
+
+    /// One dependency less to wait for; true for the last.
+    pub(crate) fn dependency_settled(&self) -> bool {
+        self.pending_dependencies.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl fmt::Debug for JobCore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobCore")
+            .field("id", &self.profile.ids.job)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,73 @@
+//! The one place where a panic stops (`ATT-11`).
+//!
+//! Everything foreign that the runtime calls (jobs, hooks, callbacks, observers, limiters,
+//! providers, destructors of users' values) is called through here. What cannot be contained: a
+//! second panic while the first unwinds, a stack overflow, memory that runs out, and a program
+//! built with `panic = "abort"`.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::error::JobError;
+
+/// Runs foreign code; a panic becomes a `System` error of `component` with the panic's text.
+pub(crate) fn contain<T>(component: &str, foreign: impl FnOnce() -> T) -> Result<T, JobError> {
+    // Unwind safety: on a panic the job fails and what it touched is never run again; state of
+    // ours is only changed outside of such calls.
+    catch_unwind(AssertUnwindSafe(foreign)).map_err(|payload| {
+        let text = panic_text(&*payload);
+        discard(payload);
+        JobError::system(component, format!("panicked: {text}"))
+    })
+}
+
+/// Runs foreign code that itself may fail; a panic is a failure too.
+pub(crate) fn contain_result<T>(
+    component: &str,
+    foreign: impl FnOnce() -> Result<T, JobError>,
+) -> Result<T, JobError> {
+    contain(component, foreign).and_then(|result| result)
+}
+
+/// Drops a value of a user's type, whose destructor may panic.
+pub(crate) fn discard<T>(value: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        log::error!(
+            "a destructor panicked: {}; its value is gone",
+            panic_text(&*payload)
+        );
+        // The payload is a user's value as well, and would take the same way out.
+        std::mem::forget(payload);
+    }
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> String {
+    payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without text".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_system_error_with_its_text() {
+        let error = contain("job", || panic!("boom {}", 7)).unwrap_err();
+        assert_eq!(error.to_string(), "system error in job: panicked: boom 7");
+    }
+
+    #[test]
+    fn a_payload_that_panics_when_dropped_is_survived() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("in drop");
+            }
+        }
+        assert!(contain("job", || std::panic::panic_any(Bomb)).is_err());
+        discard(Bomb);
+    }
+}
