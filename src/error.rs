@@ -166,6 +166,37 @@ pub enum ErrorKind {
     Retry(RetrySignal),
 }
 
+impl ErrorKind {
+    /// The kind's name, as it is spelt in this enum.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::InvalidInput { .. } => "InvalidInput",
+            Self::ResourceNotFound { .. } => "ResourceNotFound",
+            Self::Guardrail { .. } => "Guardrail",
+            Self::Correctable { .. } => "Correctable",
+            Self::ExternalService { .. } => "ExternalService",
+            Self::UpstreamThrottle { .. } => "UpstreamThrottle",
+            Self::Unauthorized { .. } => "Unauthorized",
+            Self::PermissionDenied { .. } => "PermissionDenied",
+            Self::System { .. } => "System",
+            Self::IllegalState { .. } => "IllegalState",
+            Self::Cancelled { .. } => "Cancelled",
+            Self::TimedOut { .. } => "TimedOut",
+            Self::Deadlock { .. } => "Deadlock",
+            Self::DependencyFailed { .. } => "DependencyFailed",
+            Self::ModelResolution { .. } => "ModelResolution",
+            Self::ModelNotFound { .. } => "ModelNotFound",
+            Self::QuotaExhausted { .. } => "QuotaExhausted",
+            Self::SpendCapExceeded { .. } => "SpendCapExceeded",
+            Self::ProviderRefusal { .. } => "ProviderRefusal",
+            Self::ContextOverflow { .. } => "ContextOverflow",
+            Self::Uncorrectable { .. } => "Uncorrectable",
+            Self::Retry(_) => "Retry",
+        }
+    }
+}
+
 /// What an upstream service answered when it failed, kept reachable through every wrapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -4,6 +4,7 @@
 pub mod admission;
 mod clock;
 mod error;
+pub mod events;
 mod job;
 mod sync;
 mod threads;

@@ -1,0 +1,48 @@
+//! Events of the application's own (`EVT-6`).
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::job::JobSnapshot;
+
+/// An event that the application defines and publishes.
+///
+/// It reaches the subscriptions that ask for its type, for all applications' events, or for
+/// everything. Its methods are called on observers' threads.
+pub trait AppEvent: Any + Debug + Send + Sync {
+    /// What it is called in logs.
+    fn name(&self) -> &str;
+
+    /// One line for a log. The event's name unless it says more.
+    fn message(&self) -> String {
+        self.name().to_owned()
+    }
+
+    /// A sentence for a person. None unless it has one.
+    fn human_message(&self) -> Option<String> {
+        None
+    }
+}
+
+/// An application's event on the bus.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AppEventEnvelope {
+    /// The event.
+    pub event: Arc<dyn AppEvent>,
+    /// The job that published it; `None` when none did.
+    pub snapshot: Option<JobSnapshot>,
+    /// When.
+    pub at: SystemTime,
+}
+
+impl AppEventEnvelope {
+    /// The event, if it is a `T`.
+    #[must_use]
+    pub fn downcast<T: AppEvent>(&self) -> Option<&T> {
+        let any: &dyn Any = &*self.event;
+        any.downcast_ref()
+    }
+}

@@ -1,0 +1,525 @@
+//! The way from those who publish to those who observe (`BUS`).
+//!
+//! # Invariants
+//!
+//! 1. A publisher waits for nobody: it takes a shared lock for as long as it takes to clone one
+//!    `Arc`, and whoever holds that lock exclusively only exchanges lists.
+//! 2. `union` is the union of the masks of the active lanes while the bus runs, else 0; it is
+//!    written under the roster's lock only. So a publisher that reads no bit of its event there
+//!    has nobody to tell, and neither locks nor allocates (BUS-8).
+//! 3. A lane is in `active` until it is unsubscribed or the bus stops, then in `draining` until
+//!    its thread ends. A lane in `draining` has a `Close` in its queue, or gets it at once.
+//! 4. Nothing foreign runs under the roster's lock, and no list is dropped there.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::consumer::Consumer;
+use super::contain::contain;
+use super::event::Event;
+use super::filter::EventFilter;
+use super::gate::Gate;
+use super::kind::EventKind;
+use super::lane::{self, Control, Lane, Tally};
+use super::observer::{Observer, ObserverKey};
+use super::subscription::{Subscription, SubscriptionId, SubscriptionStatus};
+use crate::clock::Clock;
+use crate::job::snapshot::JobProfile;
+use crate::sync::RwLock;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
+
+/// How many events may wait for one subscription (BUS-4).
+const QUEUE_LIMIT: u64 = 1_000_000;
+/// How long consumers may drain at stop, all of them side by side (BUS-2).
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// How long a cleanup waits for observers to say whether they are stale: as long as a stop does,
+/// because both wait for the same backlogs.
+const SWEEP_LIMIT: Duration = DRAIN_LIMIT;
+
+type Lanes = Arc<[Arc<Lane>]>;
+
+/// The bus: whoever publishes never waits, whoever observes does so on a thread of its own.
+///
+/// A clone is the same bus. What is published before [`start`](Self::start) or after
+/// [`stop`](Self::stop) is dropped. Each subscription gets the events that it wants in the order
+/// in which they were published. When nobody holds the bus any more its consumers deliver what
+/// they have and end.
+#[derive(Clone)]
+pub struct MessageBus {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    clock: Arc<dyn Clock>,
+    threads: Arc<Threads>,
+    queue_limit: u64,
+    union: AtomicU64,
+    last_id: AtomicU64,
+    roster: RwLock<Roster>,
+}
+
+struct Roster {
+    phase: BusPhase,
+    active: Lanes,
+    draining: Vec<Arc<Lane>>,
+}
+
+/// Where a bus is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BusPhase {
+    New,
+    Running,
+    Stopping,
+    Stopped,
+}
+
+/// Why an operation on the bus was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BusError {
+    /// The bus was never started.
+    #[error("the bus was never started; start it first")]
+    NotStarted,
+    /// The bus has been told to stop already.
+    #[error("the bus has been stopped already; build another")]
+    AlreadyStopped,
+}
+
+/// Why a subscription was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubscribeError {
+    /// The bus is stopping or has stopped.
+    #[error("the bus has been stopped and takes no more subscriptions")]
+    Stopped,
+    /// Each subscription needs a thread, and there are as many as there may be.
+    #[error("all {cap} threads are in use and a subscription needs one; raise the thread cap")]
+    NoThread {
+        /// How many threads the runtime may have.
+        cap: usize,
+    },
+    /// The system refused to start a thread.
+    #[error("the system refused to start the subscription's thread")]
+    Spawn(#[source] io::Error),
+}
+
+/// How a stop went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StopReport {
+    /// How many consumers could not drain in time and were left to themselves.
+    pub abandoned: usize,
+    /// How many events waited for those and were dropped.
+    pub undelivered: u64,
+}
+
+impl MessageBus {
+    pub(crate) fn new(clock: Arc<dyn Clock>, threads: Arc<Threads>) -> Self {
+        Self::with_queue_limit(clock, threads, QUEUE_LIMIT)
+    }
+
+    pub(crate) fn with_queue_limit(
+        clock: Arc<dyn Clock>,
+        threads: Arc<Threads>,
+        queue_limit: u64,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                clock,
+                threads,
+                queue_limit,
+                union: AtomicU64::new(0),
+                last_id: AtomicU64::new(0),
+                roster: RwLock::new(Roster {
+                    phase: BusPhase::New,
+                    active: Arc::default(),
+                    draining: Vec::new(),
+                }),
+            }),
+        }
+    }
+
+    /// A bus without a dispatcher: for tests, and for programs that want the bus alone. Its
+    /// threads are capped at what the system allows now.
+    #[must_use]
+    pub fn standalone(clock: Arc<dyn Clock>) -> Self {
+        Self::new(clock, Threads::new(derived_cap(), DEFAULT_STACK))
+    }
+
+    /// Delivers what is published from now on. On a bus that runs this changes nothing; a bus
+    /// that was stopped stays so, with a warning.
+    pub fn start(&self) {
+        let phase = {
+            let mut roster = self.inner.roster.write();
+            let before = roster.phase;
+            if before == BusPhase::New {
+                roster.phase = BusPhase::Running;
+                self.inner.refresh_union(&roster);
+            }
+            before
+        };
+        if matches!(phase, BusPhase::Stopping | BusPhase::Stopped) {
+            log::warn!("the bus has been stopped and does not start again; build another");
+        }
+    }
+
+    /// Whether the bus delivers what is published.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.inner.roster.read().phase == BusPhase::Running
+    }
+
+    /// Ends all subscriptions and returns when what was published before has been delivered, or
+    /// after 5 s. A consumer that could not drain by then is abandoned: what waits for it is
+    /// dropped, and its thread ends when its observer returns.
+    ///
+    /// From inside `observe` it does not wait for that observer, which still gets its backlog.
+    ///
+    /// # Errors
+    /// [`BusError`] on a bus that does not run.
+    pub fn stop(&self) -> Result<StopReport, BusError> {
+        let inner = &*self.inner;
+        let (ended, mut lanes) = {
+            let mut roster = inner.roster.write();
+            match roster.phase {
+                BusPhase::New => return Err(BusError::NotStarted),
+                BusPhase::Running => roster.phase = BusPhase::Stopping,
+                BusPhase::Stopping | BusPhase::Stopped => return Err(BusError::AlreadyStopped),
+            }
+            let active = std::mem::take(&mut roster.active);
+            roster.draining.extend(active.iter().cloned());
+            inner.refresh_union(&roster);
+            (active, roster.draining.clone())
+        };
+        drop(ended);
+
+        let gate = Gate::new();
+        for lane in &lanes {
+            lane.control(Control::Close);
+        }
+        let this_thread = thread::current().id();
+        lanes.retain(|lane| lane.thread != this_thread);
+        for lane in &lanes {
+            // Behind the `Close`, so it is answered when the consumer ends.
+            lane.control(Control::Flush(gate.token()));
+        }
+        gate.wait(&*inner.clock, Some(inner.clock.now() + DRAIN_LIMIT));
+
+        let mut report = StopReport::default();
+        for lane in &lanes {
+            if !lane.tally.ended.load(Ordering::Acquire) {
+                lane.tally.cut.store(true, Ordering::Relaxed);
+                report.abandoned += 1;
+                report.undelivered += lane.tally.waiting();
+            }
+        }
+        inner.roster.write().phase = BusPhase::Stopped;
+        if report.abandoned > 0 {
+            log::warn!(
+                "{} consumers of the bus could not drain in {DRAIN_LIMIT:?} and were abandoned; \
+                 {} events were dropped",
+                report.abandoned,
+                report.undelivered
+            );
+        }
+        Ok(report)
+    }
+
+    /// Has `observer` hear of every event that `filter` lets through, on a thread of its own,
+    /// until the subscription ends.
+    ///
+    /// An observer that is subscribed already (the same `Arc`, or one with an equal
+    /// [`key`](Observer::key)) gets a [no-op](Subscription::is_noop) and a warning, whatever the
+    /// filter: it goes on with the first.
+    ///
+    /// # Errors
+    /// [`SubscribeError`] when the bus has been stopped, or there is no thread to be had.
+    pub fn subscribe(
+        &self,
+        filter: EventFilter,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Subscription, SubscribeError> {
+        let inner = &self.inner;
+        let key = contain(|| observer.key()).unwrap_or_else(|text| {
+            log::error!("the key of an observer panicked, so it has none: {text}");
+            None
+        });
+        let address = Arc::as_ptr(&observer).addr();
+        let verdict = inner.roster.read().may_join(address, key.as_ref());
+        if let Some(refused) = refuse(verdict) {
+            return refused;
+        }
+
+        let seat = inner
+            .threads
+            .try_seat(usize::MAX)
+            .ok_or(SubscribeError::NoThread {
+                cap: inner.threads.cap(),
+            })?;
+        let id = SubscriptionId::nth(inner.last_id.fetch_add(1, Ordering::Relaxed) + 1);
+        let (queue, receiver) = lane::queue();
+        let tally = Arc::<Tally>::default();
+        let consumer = Consumer {
+            id,
+            observer,
+            receiver,
+            tally: Arc::clone(&tally),
+            bus: Arc::downgrade(inner),
+        };
+        let thread = Threads::spawn(seat, &format!("bus-{id}"), move || consumer.run())
+            .map_err(SubscribeError::Spawn)?;
+        let lane = Arc::new(Lane::new(
+            id,
+            filter,
+            address,
+            key,
+            thread.thread().id(),
+            tally,
+            queue,
+            inner.queue_limit,
+        ));
+
+        let (verdict, before) = {
+            let mut roster = inner.roster.write();
+            // Again: the lock was free while the thread was started.
+            let verdict = roster.may_join(address, lane.key.as_ref());
+            let before = matches!(verdict, Verdict::Joins).then(|| {
+                let lanes = roster.active.iter().chain([&lane]).cloned().collect();
+                let before = std::mem::replace(&mut roster.active, lanes);
+                inner.refresh_union(&roster);
+                before
+            });
+            (verdict, before)
+        };
+        drop(before);
+        if let Some(refused) = refuse(verdict) {
+            lane.control(Control::Close);
+            return refused;
+        }
+        Ok(Subscription::new(id, Arc::downgrade(inner)))
+    }
+
+    /// Tells everyone who wants to know. Never waits and never fails.
+    pub fn publish(&self, event: Event) {
+        let subject = event.snapshot().map(|snapshot| &*snapshot.profile);
+        match self.inner.wanted(event.kind(), subject) {
+            Some(wanted) => self.inner.deliver(wanted, Arc::new(event)),
+            None => {
+                // It may hold the last reference to a result of the user's.
+                let _ = contain(move || drop(event));
+            }
+        }
+    }
+
+    /// Tells everyone who wants to know; makes the event only if somebody does. The event is of
+    /// `kind` and about `subject`.
+    pub(crate) fn publish_with(
+        &self,
+        kind: EventKind,
+        subject: Option<&JobProfile>,
+        make: impl FnOnce() -> Event,
+    ) {
+        if let Some(wanted) = self.inner.wanted(kind, subject) {
+            let event = Arc::new(make());
+            debug_assert_eq!(event.kind(), kind);
+            self.inner.deliver(wanted, event);
+        }
+    }
+
+    /// Whether somebody wants an event of this kind about this job. Of an application's event the
+    /// type may still decide otherwise.
+    pub(crate) fn wants(&self, kind: EventKind, subject: Option<&JobProfile>) -> bool {
+        self.inner.wanted(kind, subject).is_some()
+    }
+
+    /// Asks every observer, after what was published before, whether it is stale; removes those
+    /// that are and answers how many. Waits at most 5 s; who answers later is removed later.
+    ///
+    /// From inside `observe` it does not wait for that observer, which is asked afterwards.
+    pub fn cleanup_stale_subscriptions(&self) -> usize {
+        let inner = &*self.inner;
+        let gate = Gate::new();
+        let this_thread = thread::current().id();
+        let lanes = Arc::clone(&inner.roster.read().active);
+        for lane in &*lanes {
+            let token = (lane.thread != this_thread).then(|| gate.token());
+            lane.control(Control::Sweep(token));
+        }
+        drop(lanes);
+        gate.wait(&*inner.clock, Some(inner.clock.now() + SWEEP_LIMIT));
+        gate.counted()
+    }
+
+    /// Has every observer asked whether it is stale, and waits for no answer.
+    pub(crate) fn request_stale_sweep(&self) {
+        let lanes = Arc::clone(&self.inner.roster.read().active);
+        for lane in &*lanes {
+            lane.ask_sweep();
+        }
+    }
+
+    /// Returns when every live consumer has handled everything that was published before, except
+    /// the one that calls this.
+    pub(crate) fn flush(&self) {
+        let gate = Gate::new();
+        let this_thread = thread::current().id();
+        let (active, draining) = {
+            let roster = self.inner.roster.read();
+            (Arc::clone(&roster.active), roster.draining.clone())
+        };
+        for lane in active.iter().chain(&draining) {
+            if lane.thread != this_thread && !lane.tally.cut.load(Ordering::Relaxed) {
+                lane.control(Control::Flush(gate.token()));
+            }
+        }
+        gate.wait(&*self.inner.clock, None);
+    }
+
+    /// How full the queue of each subscription is.
+    #[must_use]
+    pub fn subscriptions(&self) -> Vec<SubscriptionStatus> {
+        let lanes = Arc::clone(&self.inner.roster.read().active);
+        lanes
+            .iter()
+            .map(|lane| SubscriptionStatus {
+                id: lane.id,
+                waiting: lane.tally.waiting(),
+                dropped: lane.tally.dropped(),
+            })
+            .collect()
+    }
+}
+
+impl fmt::Debug for MessageBus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (phase, active) = {
+            let roster = self.inner.roster.read();
+            (roster.phase, roster.active.len())
+        };
+        f.debug_struct("MessageBus")
+            .field("phase", &phase)
+            .field("subscriptions", &active)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the roster says to an observer that wants to join.
+enum Verdict {
+    Joins,
+    Stopped,
+    AlreadyIn(SubscriptionId),
+}
+
+fn refuse(verdict: Verdict) -> Option<Result<Subscription, SubscribeError>> {
+    match verdict {
+        Verdict::Joins => None,
+        Verdict::Stopped => Some(Err(SubscribeError::Stopped)),
+        Verdict::AlreadyIn(first) => {
+            log::warn!("the observer is subscribed already, as {first}; nothing changes");
+            Some(Ok(Subscription::noop()))
+        }
+    }
+}
+
+impl Roster {
+    fn may_join(&self, address: usize, key: Option<&ObserverKey>) -> Verdict {
+        if matches!(self.phase, BusPhase::Stopping | BusPhase::Stopped) {
+            return Verdict::Stopped;
+        }
+        self.active
+            .iter()
+            .find(|lane| lane.address == address || (key.is_some() && lane.key.as_ref() == key))
+            .map_or(Verdict::Joins, |lane| Verdict::AlreadyIn(lane.id))
+    }
+}
+
+/// The lanes as a publisher found them, and the first that wants the event.
+struct Wanted {
+    lanes: Lanes,
+    first: usize,
+}
+
+impl Inner {
+    fn refresh_union(&self, roster: &Roster) {
+        let union = match roster.phase {
+            BusPhase::Running => roster
+                .active
+                .iter()
+                .fold(0, |union, lane| union | lane.mask),
+            _ => 0,
+        };
+        self.union.store(union, Ordering::Release);
+    }
+
+    fn wanted(&self, kind: EventKind, subject: Option<&JobProfile>) -> Option<Wanted> {
+        if self.union.load(Ordering::Acquire) & kind.bit() == 0 {
+            return None;
+        }
+        let lanes = Arc::clone(&self.roster.read().active);
+        let first = lanes
+            .iter()
+            .position(|lane| lane.mask & kind.bit() != 0 && lane.filter.matches_subject(subject))?;
+        Some(Wanted { lanes, first })
+    }
+
+    fn deliver(&self, wanted: Wanted, event: Arc<Event>) {
+        let bit = event.kind().bit();
+        let mut last: Option<&Lane> = None;
+        for lane in &wanted.lanes[wanted.first..] {
+            let subject = event.snapshot().map(|snapshot| &*snapshot.profile);
+            if lane.mask & bit != 0
+                && lane.filter.matches_subject(subject)
+                && lane.filter.matches_app(&event)
+                && let Some(previous) = last.replace(lane)
+            {
+                previous.push(Arc::clone(&event), &*self.clock);
+            }
+        }
+        // The last one gets the publisher's own reference: one count less to move.
+        match last {
+            Some(lane) => lane.push(event, &*self.clock),
+            None => {
+                let _ = contain(move || drop(event));
+            }
+        }
+    }
+
+    /// Ends a subscription, and says whether it was still on. Never waits: what is enqueued is
+    /// delivered by its own thread, which then ends.
+    pub(super) fn unsubscribe(&self, id: SubscriptionId) -> bool {
+        let (lane, before) = {
+            let mut roster = self.roster.write();
+            let Some(at) = roster.active.iter().position(|lane| lane.id == id) else {
+                return false;
+            };
+            let lane = Arc::clone(&roster.active[at]);
+            let rest = roster
+                .active
+                .iter()
+                .filter(|lane| lane.id != id)
+                .cloned()
+                .collect();
+            let before = std::mem::replace(&mut roster.active, rest);
+            roster.draining.push(Arc::clone(&lane));
+            self.refresh_union(&roster);
+            (lane, before)
+        };
+        drop(before);
+        lane.control(Control::Close);
+        true
+    }
+
+    /// The thread of a subscription has ended.
+    pub(super) fn forget(&self, id: SubscriptionId) {
+        let lane = {
+            let mut roster = self.roster.write();
+            let at = roster.draining.iter().position(|lane| lane.id == id);
+            at.map(|at| roster.draining.swap_remove(at))
+        };
+        drop(lane);
+    }
+}
