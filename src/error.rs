@@ -731,8 +731,11 @@ fn adopt<E: StdError + Send + Sync + 'static>(
     wrap(&error).with_source(error)
 }
 
+/// A retry signal in the chain of causes. A verdict that is final, such as a spent retry budget,
+/// keeps its last signal as its cause; what lies behind it is history.
 fn retry_in(error: &(dyn StdError + 'static)) -> Option<JobError> {
     chain(Some(error))
+        .take_while(|known| !matches!(known.kind(), ErrorKind::Uncorrectable { .. }))
         .find(|known| known.retry_signal().is_some())
         .cloned()
 }
@@ -826,6 +829,15 @@ mod tests {
                 assert!(error.retry_signal().is_some(), "{error:?}");
             }
         }
+    }
+
+    // A caller that wraps a child's final failure must not be run again for it.
+    #[test]
+    fn a_spent_retry_budget_is_not_taken_for_a_signal() {
+        let spent = JobError::uncorrectable("the retry budget (3) is spent")
+            .with_source(JobError::from(RetrySignal::transient("p", "502")));
+        let wrapped = Err::<(), _>(Wrapper(spent)).external("svc").unwrap_err();
+        assert!(wrapped.retry_signal().is_none(), "{wrapped:?}");
     }
 
     struct Wrapped;

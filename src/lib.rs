@@ -3,18 +3,30 @@
 
 pub mod admission;
 mod clock;
+pub mod db;
+mod dispatcher;
 mod error;
 pub mod events;
 mod job;
+pub mod llm;
+pub mod models;
 mod sync;
+pub mod testing;
 mod threads;
-pub mod testing {
-    //! What users test their own jobs with.
-}
+mod unwind;
 
 pub use clock::{Clock, ManualClock, SystemClock, WaitCell};
+pub use dispatcher::{
+    BuildError, DelayedHandle, Doer, FnDoer, JobDispatcher, JobDispatcherBuilder, Leaf,
+    Orchestrator, OrchestratorContext, Parent, ShutdownError, ShutdownReport, Submission, Submit,
+    SubmitError, ThreadCounts, doer_fn,
+};
 pub use error::{
     CorrectionSignal, ErrorKind, JobError, ResultExt, RetrySignal, TruncationSignal,
     UpstreamFailure, UpstreamSignal,
 };
-pub use job::{JobSnapshot, JobState, JobType, Metadata, MetadataValue, Workflow};
+pub use job::{
+    CancellationToken, DEFAULT_TIMEOUT, DEFAULT_UPSTREAM_RETRIES, FnJob, Job, JobContext,
+    JobHandle, JobRequirements, JobResources, JobSnapshot, JobState, JobType, Metadata,
+    MetadataValue, ModelAccess, Workflow, job_fn,
+};

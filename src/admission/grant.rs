@@ -113,6 +113,12 @@ impl Grant {
         })
     }
 
+    /// Takes back entries that were split off.
+    pub(crate) fn adopt(&self, split: Grant) {
+        let entries = std::mem::take(&mut *split.open.lock());
+        self.open.lock().extend(entries);
+    }
+
     fn settle(&self, settlement: Settlement) {
         let open = std::mem::take(&mut *self.open.lock());
         if !open.is_empty() {

@@ -23,6 +23,7 @@ use super::outbox::{Mail, Outbox};
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{EventKind, MessageBus, RejectReason};
+use crate::job::core::WaitingFor;
 use crate::job::{JobContext, JobSnapshot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -183,7 +184,7 @@ impl Admission {
         context: &JobContext,
     ) -> Result<Waits, JobError> {
         let job = context.core();
-        let _waiting = job.waits_for("admission");
+        let _waiting = job.waits_for(WaitingFor::Admission);
         loop {
             let seen = job.cell().epoch();
             let interruption = job.interruption();

@@ -14,7 +14,8 @@ use super::snapshot::{JobProfile, JobSnapshot};
 use crate::clock::Clock;
 use crate::error::JobError;
 use crate::events::{
-    AppEvent, AppEventEnvelope, Event, EventKind, JobProgress, MessageBus, Notification, Severity,
+    AppEvent, AppEventEnvelope, Event, EventKind, JobProgress, MessageBus, Notification,
+    ProgressEvent, Severity,
 };
 
 /// A job, seen from inside. A clone is the same job.
@@ -118,7 +119,12 @@ impl JobContext {
         self.job.note_progress(Arc::clone(&message), percent);
         let at = self.job.clock().wall();
         self.job.tell(EventKind::JobProgress, |snapshot| {
-            Event::Progress(JobProgress::event(snapshot, Some(message), percent, at))
+            Event::Progress(ProgressEvent::Job(JobProgress {
+                snapshot,
+                at,
+                text: Some(message),
+                percent,
+            }))
         });
     }
 
@@ -131,7 +137,13 @@ impl JobContext {
     pub fn publish_user_notification(&self, severity: Severity, title: &str, text: &str) {
         let at = self.job.clock().wall();
         self.job.tell(EventKind::Notification, |snapshot| {
-            Event::Notification(Notification::new(snapshot, severity, title, text, at))
+            Event::Notification(Notification {
+                snapshot,
+                at,
+                severity,
+                title: title.into(),
+                text: text.into(),
+            })
         });
     }
 
@@ -140,7 +152,11 @@ impl JobContext {
     pub fn publish_event(&self, event: Arc<dyn AppEvent>) {
         let at = self.job.clock().wall();
         self.job.tell(EventKind::App, |snapshot| {
-            Event::App(AppEventEnvelope::new(event, Some(snapshot), at))
+            Event::App(AppEventEnvelope {
+                event,
+                snapshot: Some(snapshot),
+                at,
+            })
         });
     }
 

@@ -115,6 +115,9 @@ struct Settled {
 pub(crate) enum WaitingFor {
     Admission,
     Job(Arc<JobCore>),
+    /// The next attempt.
+    Retry,
+    /// An instant of the job's own choice.
     Time,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::admission::{CountingGate, Demand, RateLimiter};
-use crate::db::{DbResourceProvider, ErasedProvider, erase};
+use crate::db::{DbResourceProvider, ErasedProvider, erase, identity};
 use crate::error::{JobError, UpstreamFailure};
 use crate::models::{Depth, Grade, ModelNeed, ModelSlot, OutputSize, estimate_tokens};
 
@@ -15,6 +15,8 @@ use crate::models::{Depth, Grade, ModelNeed, ModelSlot, OutputSize, estimate_tok
 #[derive(Default)]
 pub struct JobRequirements {
     pub(crate) providers: Vec<Arc<dyn ErasedProvider>>,
+    /// Whether a provider was declared twice, by its name.
+    repeated_provider: Option<String>,
     pub(crate) limits: Vec<Box<dyn LimitNeed>>,
     pub(crate) models: Vec<ModelNeed>,
     pub(crate) http: bool,
@@ -74,7 +76,12 @@ impl JobRequirements {
 
     /// A connection of this provider, under its permit.
     pub fn provider<P: DbResourceProvider>(mut self, provider: &Arc<P>) -> Self {
-        self.providers.push(erase(provider));
+        let address = identity(provider);
+        if self.providers.iter().any(|other| other.same_as(address)) {
+            self.repeated_provider = Some(provider.name().to_owned());
+        } else {
+            self.providers.push(erase(provider));
+        }
         self
     }
 
@@ -179,19 +186,12 @@ impl JobRequirements {
                 ));
             }
         }
-        for (index, provider) in self.providers.iter().enumerate() {
-            if self
-                .providers
-                .iter()
-                .take(index)
-                .any(|other| other.identity() == provider.identity())
-            {
-                return Err(JobError::invalid_input(
-                    "requirements.provider",
-                    provider.name(),
-                    "the provider is declared twice; a job has one connection of each",
-                ));
-            }
+        if let Some(name) = &self.repeated_provider {
+            return Err(JobError::invalid_input(
+                "requirements.provider",
+                name,
+                "the provider is declared twice; a job has one connection of each",
+            ));
         }
         Ok(())
     }

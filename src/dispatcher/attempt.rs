@@ -1,0 +1,268 @@
+//! One attempt, in order (`ATT-3` to `ATT-9`).
+
+use std::sync::Arc;
+
+use super::entry::Entry;
+use super::inner::{Inner, ResolvedModel};
+use super::orchestrator::OrchestratorContext;
+use super::timer::AlarmKey;
+use super::{rerun, settle};
+use crate::admission::Demand;
+use crate::error::JobError;
+use crate::events::{Event, EventKind, JobStarted, LifecycleEvent};
+use crate::job::core::Outcome;
+use crate::job::requirements::LimitNeed;
+use crate::job::resources::ResourceSet;
+use crate::job::{JobContext, JobRequirements, JobResources, current};
+use crate::unwind::{contain, contain_result, discard};
+
+use super::body::Body;
+
+/// A job's thread, from its start to the settlement.
+pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    let Some(mut body) = entry.take_body() else {
+        // Cancelled on its way here, and settled by whoever cancelled it.
+        return;
+    };
+    let _entered = current::enter(entry.job(), true);
+    let outcome = rerun::run(inner, entry, &mut *body);
+    settle::finish(inner, entry, body, outcome);
+}
+
+/// One attempt: everything is declared, priced, admitted, used and given back.
+pub(super) fn attempt(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    body: &mut dyn Body,
+    number: u32,
+) -> Outcome {
+    let job = entry.job();
+    let context = JobContext::new(Arc::clone(job));
+    let requirements = contain("job", || body.requirements())?;
+    let result = admitted(inner, entry, &context, &requirements, body, number);
+    discard(requirements);
+    result
+}
+
+fn admitted(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    context: &JobContext,
+    requirements: &JobRequirements,
+    body: &mut dyn Body,
+    number: u32,
+) -> Outcome {
+    let job = entry.job();
+    requirements.validate()?;
+    let models = requirements
+        .models
+        .iter()
+        .map(|need| inner.resolve(need))
+        .collect::<Result<Vec<_>, _>>()?;
+    let demand = contain("requirements", || assemble(inner, requirements, &models))?;
+    let holds = !demand.is_empty();
+
+    let grant = inner.admission().admit(demand, context)?;
+    job.note_waits(grant.wait(), grant.waits());
+    let models = models
+        .into_iter()
+        .map(|model| model.access(job))
+        .collect();
+    let resources = ResourceSet::new(grant, models);
+    entry.set_attempt(Some(Arc::clone(&resources)));
+    // From here to the close the job holds; a panic of ours on the way gives it back all the same.
+    let mut held = HeldAttempt {
+        inner,
+        entry,
+        resources: &resources,
+        alarm: inner.arm_timeout(entry),
+        open: true,
+    };
+    job.set_holding(holds);
+    let made = resources.materialize(&requirements.providers, requirements.read_only, job.deadline());
+    if let Err(error) = made {
+        held.open = false;
+        held.leave();
+        return Err(error);
+    }
+
+    let outcome = work(inner, context, requirements, &resources, body, number);
+    tell_limits(inner, requirements, &outcome);
+    match (held.close(), outcome) {
+        (Ok(()), outcome) => outcome,
+        (Err(failure), Err(error)) => Err(error.with_attached(failure)),
+        (Err(failure), Ok(value)) => {
+            // The work is done and committed; what failed is giving back, and that is no reason
+            // to take the result away.
+            log::warn!("{}: {failure}", job.id());
+            Ok(value)
+        }
+    }
+}
+
+/// What an attempt holds. Given back when it is closed, or dropped on the way of a panic.
+struct HeldAttempt<'a> {
+    inner: &'a Arc<Inner>,
+    entry: &'a Arc<Entry>,
+    resources: &'a ResourceSet,
+    alarm: Option<AlarmKey>,
+    open: bool,
+}
+
+impl HeldAttempt<'_> {
+    /// Closes the resources, and only then disarms the timeout: a close that is stuck has to be
+    /// ended as well.
+    fn close(&mut self) -> Result<(), JobError> {
+        self.open = false;
+        let closed = self.resources.close();
+        self.leave();
+        closed
+    }
+
+    fn leave(&mut self) {
+        if let Some(alarm) = self.alarm.take() {
+            self.inner.disarm(alarm);
+        }
+        let job = self.entry.job();
+        job.set_deadline(None);
+        job.set_holding(false);
+        self.entry.set_attempt(None);
+    }
+}
+
+impl Drop for HeldAttempt<'_> {
+    fn drop(&mut self) {
+        if self.open
+            && let Err(error) = self.close()
+        {
+            log::error!("{}: {error}", self.entry.job().id());
+        }
+    }
+}
+
+/// From the grant to the end of `execute`, committed or rolled back.
+fn work(
+    inner: &Arc<Inner>,
+    context: &JobContext,
+    requirements: &JobRequirements,
+    set: &Arc<ResourceSet>,
+    body: &mut dyn Body,
+    number: u32,
+) -> Outcome {
+    let job = context.core();
+    if let Some(interruption) = job.interruption() {
+        return Err(interruption);
+    }
+    let resources = JobResources::new(Arc::clone(set));
+    contain_result("job", || body.pre_execute(&resources, context))?;
+    job.start(number);
+    let at = inner.clock().wall();
+    job.tell(EventKind::JobStarted, |snapshot| {
+        Event::Lifecycle(LifecycleEvent::Started(JobStarted {
+            snapshot,
+            at,
+            attempt: number,
+        }))
+    });
+    let transaction = requirements.transaction && set.has_handles();
+    if transaction {
+        set.begin_all()?;
+    }
+    let orchestrator = OrchestratorContext::new(context.clone(), Arc::clone(inner));
+    let result = contain_result("job", || body.execute(&resources, &orchestrator));
+    conclude(context, set, transaction, result)
+}
+
+/// Commits a success that nothing forestalled; rolls back everything else.
+fn conclude(
+    context: &JobContext,
+    set: &ResourceSet,
+    transaction: bool,
+    result: Outcome,
+) -> Outcome {
+    let job = context.core();
+    let rolled_back = |error: JobError| {
+        let failures = if transaction { set.rollback_all() } else { Vec::new() };
+        failures.into_iter().fold(error, JobError::with_attached)
+    };
+    match result {
+        // To be run again: nothing is decided.
+        Err(error) if error.retry_signal().is_some() && job.interruption().is_none() => {
+            Err(rolled_back(error))
+        }
+        Err(error) => match job.begin_finishing() {
+            Ok(()) => Err(rolled_back(error)),
+            Err(_) => Err(rolled_back(settle::interrupted(job, Some(error)))),
+        },
+        Ok(value) => match job.begin_finishing() {
+            Ok(()) if transaction => set.commit_all().map(|()| value),
+            Ok(()) => Ok(value),
+            Err(_) => {
+                discard(value);
+                Err(rolled_back(settle::interrupted(job, None)))
+            }
+        },
+    }
+}
+
+/// Everything the attempt needs, as one demand (DEM-2).
+fn assemble(
+    inner: &Inner,
+    requirements: &JobRequirements,
+    models: &[ResolvedModel],
+) -> Demand {
+    let mut demand = Demand::new();
+    for model in models {
+        model.add_to(&mut demand);
+    }
+    let http = requirements.http
+        || !models.is_empty()
+        || requirements
+            .limits
+            .iter()
+            .any(|need| need.requires_http_connection());
+    if http {
+        demand.add(inner.http(), ());
+    }
+    for need in &requirements.limits {
+        need.add_to(&mut demand);
+    }
+    for provider in &requirements.providers {
+        for gate in provider.gates(requirements.read_only) {
+            demand.add(&gate, ());
+        }
+    }
+    demand
+}
+
+/// ATT-8: what the user's own limits hear of the outcome, each once, while the permits are held.
+fn tell_limits(inner: &Inner, requirements: &JobRequirements, outcome: &Outcome) {
+    let failure = match outcome {
+        Ok(_) => None,
+        Err(error) if error.is_upstream_family() => error.upstream_failure(),
+        Err(_) => return,
+    };
+    let now = inner.clock().now();
+    let mut told: Vec<*const ()> = Vec::new();
+    for need in &requirements.limits {
+        if told.contains(&need.limiter()) {
+            continue;
+        }
+        told.push(need.limiter());
+        let told = contain("limiter", || tell_limit(&**need, failure.as_ref(), now));
+        if let Err(error) = told {
+            log::error!("a limiter failed to hear of an outcome: {error}");
+        }
+    }
+}
+
+fn tell_limit(
+    need: &dyn LimitNeed,
+    failure: Option<&crate::error::UpstreamFailure>,
+    now: std::time::Instant,
+) {
+    match failure {
+        None => need.on_success(now),
+        Some(failure) => need.on_rate_limit_error(failure, now),
+    }
+}

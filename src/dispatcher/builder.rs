@@ -1,0 +1,213 @@
+//! Putting a dispatcher together.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::JobDispatcher;
+use super::inner::{ConfiguredModel, Inner, ModelAccount, Parts};
+use super::reaper::Pool;
+use super::routing::{Marks, Router};
+use crate::admission::{CountingGate, TokenBucket, TokenBudget};
+use crate::clock::{Clock, SystemClock};
+use crate::db::{DbResourceProvider, DbResourceProviders};
+use crate::error::JobError;
+use crate::events::MessageBus;
+use crate::llm::LlmClient;
+use crate::models::{ModelBound, ModelSpec};
+use crate::threads::{DEFAULT_STACK, Seat, Threads, derived_cap};
+
+/// The evaluator, the timer and the two queues.
+const OWN_THREADS: usize = 4;
+/// The least that works: the runtime's own threads, one of each kind of reaper, and one job.
+const MIN_THREADS: usize = OWN_THREADS + 4;
+/// With this many threads each pool of reapers has more than one.
+const AMPLE_THREADS: usize = 64;
+/// The least stack that a thread of the standard library starts on everywhere.
+const MIN_STACK: usize = 64 * 1024;
+/// The size of the HTTP pool unless set (CNT-2).
+const DEFAULT_HTTP_CONNECTIONS: u32 = 1_000;
+
+/// A setting that cannot work.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{field}: {rule}")]
+#[non_exhaustive]
+pub struct BuildError {
+    /// The setting at fault.
+    pub field: &'static str,
+    /// The rule that it breaks.
+    pub rule: String,
+}
+
+impl From<BuildError> for JobError {
+    fn from(error: BuildError) -> Self {
+        JobError::invalid_input(error.field, "", error.rule)
+    }
+}
+
+/// Settings of a [`JobDispatcher`]; see [`JobDispatcher::builder`].
+#[must_use = "nothing is built until `build` is called"]
+pub struct JobDispatcherBuilder {
+    clock: Arc<dyn Clock>,
+    http_connections: u32,
+    max_threads: Option<usize>,
+    stack_size: usize,
+    model: Option<(ModelSpec, Arc<dyn LlmClient>)>,
+    databases: DbResourceProviders,
+    refused: Option<BuildError>,
+}
+
+impl JobDispatcherBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            clock: Arc::new(SystemClock),
+            http_connections: DEFAULT_HTTP_CONNECTIONS,
+            max_threads: None,
+            stack_size: DEFAULT_STACK,
+            model: None,
+            databases: DbResourceProviders::new(),
+            refused: None,
+        }
+    }
+
+    /// The source of time. The system's unless set.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// How many jobs may use HTTP at once. 1 000 unless set; zero is refused.
+    pub fn http_connections(mut self, connections: u32) -> Self {
+        self.http_connections = connections;
+        self
+    }
+
+    /// How many threads the runtime may have alive at once, its own and those of subscriptions
+    /// included. Derived from the system's limits unless set; less than 8 is refused. Set it with
+    /// care: past the system's limit the process is aborted.
+    pub fn max_threads(mut self, threads: usize) -> Self {
+        self.max_threads = Some(threads);
+        self
+    }
+
+    /// The stack of every thread, in bytes. 2 MiB unless set; less than 64 KiB is refused.
+    pub fn stack_size(mut self, bytes: usize) -> Self {
+        self.stack_size = bytes;
+        self
+    }
+
+    /// The model that every slot is resolved to, and the client that calls it. None unless set;
+    /// then a job that asks for a model fails.
+    pub fn model(mut self, spec: ModelSpec, client: Arc<dyn LlmClient>) -> Self {
+        self.model = Some((spec, client));
+        self
+    }
+
+    /// Registers a database provider under its name, to be found through
+    /// [`JobDispatcher::databases`]. A second provider under a taken name is refused.
+    pub fn database<P: DbResourceProvider>(mut self, provider: &Arc<P>) -> Self {
+        if let Err(error) = self.databases.register(provider) {
+            self.refused.get_or_insert(BuildError {
+                field: "database",
+                rule: error.to_string(),
+            });
+        }
+        self
+    }
+
+    /// Builds the dispatcher. It takes no submissions until it is started.
+    ///
+    /// # Errors
+    /// The first setting that cannot work, with the rule that it breaks.
+    pub fn build(self) -> Result<JobDispatcher, BuildError> {
+        if let Some(refused) = self.refused {
+            return Err(refused);
+        }
+        let cap = self.max_threads.unwrap_or_else(derived_cap);
+        if cap < MIN_THREADS {
+            return Err(BuildError {
+                field: "max_threads",
+                rule: format!(
+                    "must be at least {MIN_THREADS}, {OWN_THREADS} of which are the runtime's own \
+                     and 3 are kept to end jobs that do not end by themselves; it is {cap}"
+                ),
+            });
+        }
+        if self.stack_size < MIN_STACK {
+            return Err(BuildError {
+                field: "stack_size",
+                rule: format!("must be at least {MIN_STACK} bytes; it is {}", self.stack_size),
+            });
+        }
+        let refused = |field: &'static str| {
+            move |error: JobError| BuildError {
+                field,
+                rule: error.to_string(),
+            }
+        };
+        let http = CountingGate::http(self.http_connections).map_err(refused("http_connections"))?;
+        let model = self
+            .model
+            .map(|(spec, client)| configure(spec, client, &*self.clock))
+            .transpose()
+            .map_err(refused("model"))?;
+
+        let threads = Threads::new(cap, self.stack_size);
+        let per_pool = if cap >= AMPLE_THREADS { 2 } else { 1 };
+        let pool = |name, seats: usize| {
+            let seats: Vec<Seat> = (0..seats).filter_map(|_| threads.try_seat(cap)).collect();
+            Pool::new(name, Arc::clone(&self.clock), seats)
+        };
+        let reapers = per_pool * 2 + 1;
+        Ok(JobDispatcher::new(Inner::new(Parts {
+            bus: MessageBus::new(Arc::clone(&self.clock), Arc::clone(&threads)),
+            router: Router::new(Marks::new(cap, OWN_THREADS + reapers)),
+            closers: pool("nucleo-close", per_pool),
+            aborters: pool("nucleo-abort", per_pool),
+            settlers: pool("nucleo-settle", 1),
+            clock: self.clock,
+            threads,
+            http: Arc::new(http),
+            model,
+            databases: self.databases,
+        })))
+    }
+}
+
+fn configure(
+    spec: ModelSpec,
+    client: Arc<dyn LlmClient>,
+    clock: &dyn Clock,
+) -> Result<ConfiguredModel, JobError> {
+    let account = match spec.bound {
+        ModelBound::Quota {
+            tokens_per_minute,
+            requests_per_minute,
+        } => {
+            let requests = requests_per_minute.map_or_else(
+                || (tokens_per_minute.get() / 1_000).max(1),
+                std::num::NonZeroU32::get,
+            );
+            let budget = TokenBudget::new(tokens_per_minute.get(), requests);
+            ModelAccount::Bucket(Arc::new(TokenBucket::new(&*spec.id, budget, clock.now())?))
+        }
+        ModelBound::Concurrency(at_once) => {
+            ModelAccount::Gate(Arc::new(CountingGate::model(&spec.id, at_once.get())?))
+        }
+    };
+    Ok(ConfiguredModel {
+        spec: Arc::new(spec),
+        client,
+        account,
+    })
+}
+
+impl fmt::Debug for JobDispatcherBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JobDispatcherBuilder")
+            .field("clock", &self.clock)
+            .field("http_connections", &self.http_connections)
+            .field("max_threads", &self.max_threads)
+            .field("stack_size", &self.stack_size)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,159 @@
+//! Submissions that wait for their time (`RT-6`). They cost no thread while they do.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::door::{self, Parent, SubmitError};
+use super::inner::Inner;
+use super::submission::{Submit, SubmissionTerms};
+use crate::admission::refuse_reentry;
+use crate::clock::{Clock, WaitCell};
+use crate::error::JobError;
+use crate::job::{JobHandle, Metadata, current};
+use crate::sync::Mutex;
+use crate::unwind::discard;
+
+/// A submission that has not been made yet.
+#[must_use = "dropping it lets the submission happen unseen"]
+pub struct DelayedHandle<T> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    clock: Arc<dyn Clock>,
+    answer: Mutex<Option<Result<JobHandle<T>, JobError>>>,
+    waiters: Mutex<Vec<Arc<WaitCell>>>,
+}
+
+impl<T> Clone for DelayedHandle<T> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<T> DelayedHandle<T> {
+    /// Waits until the job has been submitted and answers its handle. Inside a job the wait ends
+    /// when that job is told to stop.
+    ///
+    /// # Errors
+    /// Why it was not submitted: the door's refusal, or that the dispatcher shut down first.
+    /// `Deadlock` when the calling job holds resources.
+    pub fn get(&self) -> Result<JobHandle<T>, JobError> {
+        refuse_reentry("get")?;
+        let caller = current::current();
+        if let Some(caller) = caller.as_ref().filter(|caller| caller.job.is_holding()) {
+            return Err(JobError::deadlock(format!(
+                "{} holds resources and may not wait for a delayed submission",
+                caller.job.id()
+            )));
+        }
+        let cell = caller
+            .as_ref()
+            .map_or_else(WaitCell::new, |caller| Arc::clone(caller.job.cell()));
+        self.shared.waiters.lock().push(Arc::clone(&cell));
+        let result = loop {
+            let seen = cell.epoch();
+            if let Some(answer) = self.shared.answer.lock().clone() {
+                break answer;
+            }
+            if let Some(stop) = caller.as_ref().and_then(|caller| caller.job.interruption()) {
+                break Err(stop);
+            }
+            self.shared.clock.wait_until(&cell, seen, None);
+        };
+        self.shared
+            .waiters
+            .lock()
+            .retain(|waiter| !Arc::ptr_eq(waiter, &cell));
+        result
+    }
+
+    /// The job's handle, if it has been submitted; never waits.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn try_get(&self) -> Result<Option<JobHandle<T>>, JobError> {
+        self.shared.answer.lock().clone().transpose()
+    }
+}
+
+impl<T> fmt::Debug for DelayedHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DelayedHandle")
+            .field("answer", &*self.shared.answer.lock())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T> Shared<T> {
+    fn answer(&self, answer: Result<JobHandle<T>, JobError>) {
+        *self.answer.lock() = Some(answer);
+        for waiter in std::mem::take(&mut *self.waiters.lock()) {
+            waiter.notify();
+        }
+    }
+}
+
+/// A delayed submission, its types erased.
+pub(super) trait DueSubmission: Send {
+    /// Submits, and answers whoever waits.
+    fn submit(self: Box<Self>, inner: &Arc<Inner>);
+
+    /// Answers whoever waits that it will not be.
+    fn refuse(self: Box<Self>);
+}
+
+struct Delayed<S: Submit<K>, K> {
+    parent: Parent,
+    job: S,
+    shared: Arc<Shared<S::Output>>,
+}
+
+/// What will submit `job`, and where its handle will be.
+pub(super) fn delayed<S, K>(
+    clock: Arc<dyn Clock>,
+    parent: Parent,
+    job: S,
+) -> (Box<dyn DueSubmission>, DelayedHandle<S::Output>)
+where
+    S: Submit<K>,
+    K: 'static,
+{
+    let shared = Arc::new(Shared {
+        clock,
+        answer: Mutex::new(None),
+        waiters: Mutex::default(),
+    });
+    let handle = DelayedHandle {
+        shared: Arc::clone(&shared),
+    };
+    let submission: Delayed<S, K> = Delayed {
+        parent,
+        job,
+        shared,
+    };
+    (Box::new(submission), handle)
+}
+
+impl<S: Submit<K>, K> DueSubmission for Delayed<S, K> {
+    fn submit(self: Box<Self>, inner: &Arc<Inner>) {
+        let terms = SubmissionTerms {
+            parent: self.parent,
+            dependencies: Vec::new(),
+            metadata: Metadata::new(),
+            in_step: false,
+        };
+        let job = self.job;
+        let submitted = door::submit(inner, terms, move || job.prepare());
+        self.shared
+            .answer(submitted.map(JobHandle::new).map_err(JobError::from));
+    }
+
+    fn refuse(self: Box<Self>) {
+        let Self { job, shared, .. } = *self;
+        discard(job);
+        shared.answer(Err(SubmitError::ShutDown.into()));
+    }
+}

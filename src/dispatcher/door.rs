@@ -1,0 +1,362 @@
+//! The door: what every submission passes, in order (`DOOR`).
+//!
+//! A refusal is a handle born failed: its `get` answers the refusal, `JobFailed` is told, and
+//! `WorkflowComplete` too for a root; `JobScheduled` never is.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+
+use super::entry::Entry;
+use super::inner::Inner;
+use super::settle;
+use super::submission::{Prepared, SubmissionTerms};
+use crate::admission::refuse_reentry;
+use crate::error::JobError;
+use crate::events::{Event, EventKind, JobScheduled, LifecycleEvent};
+use crate::job::core::{JobCore, NewJob, Supervisor, Terms};
+use crate::job::current::{self, Current};
+use crate::job::description::Description;
+use crate::job::identity::{JobIds, simple_name};
+use crate::job::snapshot::JobProfile;
+use crate::job::{JobContext, JobHandle, JobRequirements, JobType, Metadata, Workflow};
+use crate::unwind::discard;
+
+/// Under what a job is submitted: a workflow, which makes it a root job, or a running orchestrator.
+#[derive(Clone)]
+pub struct Parent {
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Workflow(Workflow),
+    Job(Arc<JobCore>),
+}
+
+impl Parent {
+    pub(super) fn job(job: &Arc<JobCore>) -> Self {
+        Self {
+            kind: Kind::Job(Arc::clone(job)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Parent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.kind {
+            Kind::Workflow(workflow) => f.debug_tuple("Parent").field(&workflow.id()).finish(),
+            Kind::Job(job) => f.debug_tuple("Parent").field(&job.id()).finish(),
+        }
+    }
+}
+
+impl From<&Workflow> for Parent {
+    fn from(workflow: &Workflow) -> Self {
+        Self {
+            kind: Kind::Workflow(workflow.clone()),
+        }
+    }
+}
+
+impl From<&JobContext> for Parent {
+    fn from(context: &JobContext) -> Self {
+        Self::job(context.core())
+    }
+}
+
+impl<T> From<&JobHandle<T>> for Parent {
+    fn from(handle: &JobHandle<T>) -> Self {
+        Self::job(handle.job())
+    }
+}
+
+/// Why a submission was not taken at all. A job that was taken and refused is a handle instead.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// The dispatcher has not been started.
+    #[error("the dispatcher has not been started: call `start` before the first submission")]
+    NotStarted,
+    /// The dispatcher is shutting down or has shut down.
+    #[error("the dispatcher is shutting down and takes no submissions")]
+    ShutDown,
+    /// The job would wait for a job that waits for it.
+    #[error("Cycle detected: {}", path.join(" -> "))]
+    Cycle {
+        /// The ids on the cycle, from the job that was submitted.
+        path: Vec<String>,
+    },
+    /// Called from inside an account's answer.
+    #[error("'submit' was called from inside an account; accounts must not call the runtime")]
+    InsideAccount,
+}
+
+impl From<SubmitError> for JobError {
+    fn from(error: SubmitError) -> Self {
+        match error {
+            SubmitError::Cycle { .. } => {
+                JobError::invalid_input("dependencies", "", error.to_string())
+            }
+            SubmitError::InsideAccount => JobError::system("admission", error.to_string()),
+            SubmitError::NotStarted | SubmitError::ShutDown => {
+                JobError::illegal_state(error.to_string())
+            }
+        }
+    }
+}
+
+/// Takes a submission: judges it, announces it and routes it.
+pub(super) fn submit(
+    inner: &Arc<Inner>,
+    terms: SubmissionTerms,
+    prepare: impl FnOnce() -> Prepared,
+) -> Result<Arc<JobCore>, SubmitError> {
+    refuse_reentry("submit").map_err(|_| SubmitError::InsideAccount)?;
+    let caller = current::current();
+    inner.accepts(matches!(terms.parent.kind, Kind::Workflow(_)))?;
+    let Prepared {
+        orchestrator,
+        description,
+        requirements,
+        body,
+    } = prepare();
+
+    let unknown = |error: &JobError| (Some(error.clone()), unnamed());
+    let (description_failed, description) = match description {
+        Ok(description) => (None, description),
+        Err(error) => unknown(&error),
+    };
+    let (requirements_failed, requirements) = match requirements {
+        Ok(requirements) => (None, requirements),
+        Err(error) => (Some(error), JobRequirements::none()),
+    };
+
+    let job = new_job(inner, &terms, &caller, orchestrator, description, &requirements);
+    refuse_cycle(&job, &terms.parent)?;
+    let refusal = description_failed
+        .or(requirements_failed)
+        .or_else(|| judge_authority(&terms.parent, caller.as_ref()).err())
+        .or_else(|| judge_terms(&job, &requirements).err());
+    if let Some(refusal) = refusal {
+        discard(body);
+        settle::born_failed(inner, &job, refusal);
+        return Ok(job);
+    }
+
+    let summary = requirements.summary();
+    let run_at_once = requirements.run_at_once;
+    discard(requirements);
+    let entry = Entry::new(Arc::clone(&job), body, run_at_once);
+    inner.enter(&entry);
+    job.schedule();
+    let at = inner.clock().wall();
+    job.tell(EventKind::JobScheduled, |snapshot| {
+        Event::Lifecycle(LifecycleEvent::Scheduled(JobScheduled {
+            state: snapshot.state(),
+            priority: snapshot.priority(),
+            requirements: summary.into(),
+            snapshot,
+            at,
+        }))
+    });
+    await_dependencies(inner, &entry);
+    Ok(job)
+}
+
+/// Routes the job now, or has the last of its dependencies do it.
+fn await_dependencies(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    let job = entry.job();
+    if job.dependencies().is_empty() {
+        inner.route(entry);
+        return;
+    }
+    // Counted down for those that have settled; the rest count down as they settle. Whoever takes
+    // the last one routes.
+    let mut last = false;
+    for dependency in job.dependencies() {
+        if !dependency.add_dependent(job) {
+            last |= job.dependency_settled();
+        }
+    }
+    if last {
+        inner.route(entry);
+    }
+}
+
+/// A job that could not even say what it is.
+fn unnamed() -> Description {
+    Description {
+        type_path: "Job",
+        id_prefix: None,
+        name: None,
+        display_name: None,
+        action: String::new(),
+        description: None,
+        job_type: JobType::Job,
+        priority: 0,
+        upstream_retries: 0,
+        timeout: None,
+    }
+}
+
+fn new_job(
+    inner: &Arc<Inner>,
+    terms: &SubmissionTerms,
+    caller: &Option<Current>,
+    orchestrator: bool,
+    description: Description,
+    requirements: &JobRequirements,
+) -> Arc<JobCore> {
+    let type_name = simple_name(description.type_path);
+    let prefix = description.id_prefix.as_deref().unwrap_or(type_name);
+    let ids = match &terms.parent.kind {
+        Kind::Workflow(workflow) => JobIds::of_root(workflow, prefix),
+        Kind::Job(parent) => parent.profile().ids.of_child(prefix),
+    };
+    let mut metadata: Metadata = terms.metadata.clone();
+    if let Some(caller) = caller {
+        metadata.insert(Metadata::CALLER_CLASS, caller.job.profile().type_path);
+    }
+    if terms.in_step
+        && let Kind::Job(parent) = &terms.parent.kind
+    {
+        metadata.insert(Metadata::ITERATION, parent.current_step());
+    }
+    let supervisor: Weak<dyn Supervisor> = inner.weak();
+    JobCore::new(NewJob {
+        profile: JobProfile {
+            ids,
+            job_type: description.job_type,
+            type_path: description.type_path,
+            type_name,
+            name: description.name.map(Into::into),
+            display_name: description.display_name.map(Into::into),
+            action: description.action.into(),
+            description: description.description.map(Into::into),
+            priority: description.priority,
+            submitted_at: inner.clock().wall(),
+        },
+        terms: Terms {
+            orchestrator,
+            timeout: description.timeout,
+            upstream_retries: description.upstream_retries,
+            tolerates_dependency_failures: requirements.tolerates_dependency_failures,
+        },
+        metadata,
+        parent: match &terms.parent.kind {
+            Kind::Workflow(_) => None,
+            Kind::Job(parent) => Some(Arc::downgrade(parent)),
+        },
+        dependencies: terms.dependencies.clone(),
+        clock: Arc::clone(inner.clock()),
+        bus: inner.bus().clone(),
+        supervisor,
+    })
+}
+
+/// DOOR-1 and DOOR-2: who submits, and under whom.
+fn judge_authority(parent: &Parent, caller: Option<&Current>) -> Result<(), JobError> {
+    if let Some(caller) = caller
+        && !caller.job.terms().orchestrator
+    {
+        return Err(JobError::system(
+            "dispatcher",
+            format!(
+                "Only orchestrators may submit from inside a job; {} ({}) is a leaf: coordinate \
+                 through a doer or a thinker",
+                caller.job.id(),
+                caller.job.profile().type_path
+            ),
+        ));
+    }
+    let Kind::Job(parent) = &parent.kind else {
+        return Ok(());
+    };
+    let Some(caller) = caller else {
+        return Err(JobError::system(
+            "dispatcher",
+            format!(
+                "a thread outside any job may only create new roots; {} is a job: submit under a \
+                 workflow",
+                parent.id()
+            ),
+        ));
+    };
+    if !Arc::ptr_eq(&caller.job, parent) || !caller.own_thread {
+        return Err(JobError::system(
+            "dispatcher",
+            format!(
+                "only {} itself may submit children of its own; this submission runs on the thread \
+                 of {}",
+                parent.id(),
+                caller.job.id()
+            ),
+        ));
+    }
+    if parent.is_settled() || parent.state().is_terminal() && !parent.is_cancelled() {
+        return Err(JobError::system(
+            "dispatcher",
+            format!("{} has ended and has no more children", parent.id()),
+        ));
+    }
+    Ok(())
+}
+
+/// DOOR-4, and what cannot work in the requirements themselves.
+fn judge_terms(job: &JobCore, requirements: &JobRequirements) -> Result<(), JobError> {
+    if requirements.declares_resources() && job.terms().timeout.is_none() {
+        return Err(JobError::system(
+            "dispatcher",
+            format!(
+                "{} declares resources ({}) and no timeout: every permit has to come back in \
+                 finite time, so give it one",
+                job.id(),
+                requirements.summary()
+            ),
+        ));
+    }
+    requirements.validate()
+}
+
+/// DOOR-5: nobody may wait for a job that waits for it. An ancestor waits for its children.
+fn refuse_cycle(job: &Arc<JobCore>, parent: &Parent) -> Result<(), SubmitError> {
+    let mut ancestors = HashSet::new();
+    let mut next = match &parent.kind {
+        Kind::Workflow(_) => None,
+        Kind::Job(parent) => Some(Arc::clone(parent)),
+    };
+    while let Some(ancestor) = next {
+        ancestors.insert(Arc::as_ptr(&ancestor));
+        next = ancestor.parent();
+    }
+    if ancestors.is_empty() || job.dependencies().is_empty() {
+        return Ok(());
+    }
+    // Depth first over what is still to settle, keeping the way that led there.
+    let mut seen = HashSet::new();
+    let mut ways: Vec<Vec<Arc<JobCore>>> = job
+        .dependencies()
+        .iter()
+        .map(|dependency| vec![Arc::clone(dependency)])
+        .collect();
+    while let Some(way) = ways.pop() {
+        let Some(last) = way.last() else { continue };
+        if last.is_settled() || !seen.insert(Arc::as_ptr(last)) {
+            continue;
+        }
+        if ancestors.contains(&Arc::as_ptr(last)) {
+            let path = std::iter::once(job)
+                .chain(&way)
+                .chain(std::iter::once(job))
+                .map(|job| job.id().to_owned())
+                .collect();
+            return Err(SubmitError::Cycle { path });
+        }
+        for dependency in last.dependencies() {
+            let mut longer = way.clone();
+            longer.push(Arc::clone(dependency));
+            ways.push(longer);
+        }
+    }
+    Ok(())
+}

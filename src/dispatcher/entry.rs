@@ -1,0 +1,95 @@
+//! The dispatcher's record of one live job.
+
+use std::sync::Arc;
+
+use super::body::Body;
+use super::routing::Place;
+use crate::job::JobType;
+use crate::job::core::{JobCore, Outcome};
+use crate::job::resources::ResourceSet;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// A job from its acceptance to its settlement.
+pub(super) struct Entry {
+    job: Arc<JobCore>,
+    run_at_once: bool,
+    /// The job's own value. Whoever takes it decides what becomes of the job: its thread runs it,
+    /// a cancellation of a queued job settles it.
+    body: Mutex<Option<Box<dyn Body>>>,
+    place: Mutex<Option<Place>>,
+    attempt: Mutex<Option<Arc<ResourceSet>>>,
+    /// What the job ends with, once its own work is done.
+    pending: Mutex<Option<Outcome>>,
+    abandoned: AtomicBool,
+}
+
+impl Entry {
+    pub(super) fn new(job: Arc<JobCore>, body: Box<dyn Body>, run_at_once: bool) -> Arc<Self> {
+        Arc::new(Self {
+            job,
+            run_at_once,
+            body: Mutex::new(Some(body)),
+            place: Mutex::new(None),
+            attempt: Mutex::new(None),
+            pending: Mutex::new(None),
+            abandoned: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn job(&self) -> &Arc<JobCore> {
+        &self.job
+    }
+
+    pub(super) fn runs_at_once(&self) -> bool {
+        self.run_at_once
+    }
+
+    pub(super) fn is_guard(&self) -> bool {
+        self.job.profile().job_type == JobType::Guardrail
+    }
+
+    pub(super) fn take_body(&self) -> Option<Box<dyn Body>> {
+        self.body.lock().take()
+    }
+
+    pub(super) fn is_started(&self) -> bool {
+        self.body.lock().is_none()
+    }
+
+    pub(super) fn set_place(&self, place: Option<Place>) {
+        *self.place.lock() = place;
+    }
+
+    pub(super) fn place(&self) -> Option<Place> {
+        *self.place.lock()
+    }
+
+    /// The resources that the job holds now, for whoever has to close them from outside.
+    pub(super) fn attempt(&self) -> Option<Arc<ResourceSet>> {
+        self.attempt.lock().clone()
+    }
+
+    pub(super) fn set_attempt(&self, attempt: Option<Arc<ResourceSet>>) {
+        let before = std::mem::replace(&mut *self.attempt.lock(), attempt);
+        // A grant may go back here, which takes the monitor's lock: not under ours.
+        drop(before);
+    }
+
+    pub(super) fn set_pending(&self, outcome: Outcome) {
+        *self.pending.lock() = Some(outcome);
+    }
+
+    pub(super) fn pending(&self) -> Option<Outcome> {
+        self.pending.lock().clone()
+    }
+
+    /// Nobody waits for the job's thread any more.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
+    }
+}

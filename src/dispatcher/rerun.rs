@@ -1,0 +1,226 @@
+//! Running an attempt again (`RR`): who decides, how long it waits, when it is over.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::attempt;
+use super::body::Body;
+use super::entry::Entry;
+use super::inner::Inner;
+use crate::error::{JobError, RetrySignal, TruncationSignal};
+use crate::events::{
+    Event, EventKind, OutputTruncationRetry, RateLimitRetry, ResponseCorrectionRetry, RetryEvent,
+    ThrottleKind, TransientRetry,
+};
+use crate::job::core::{JobCore, Outcome, WaitingFor};
+use crate::job::{JobSnapshot, Metadata};
+
+/// How often a reply may be corrected before the runtime gives up on a job that does not (RR-4).
+const MAX_CORRECTIONS: u32 = 4;
+/// A `Retry-After` above this is not waited for (SIG-1).
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(15 * 60);
+
+/// Runs attempts until one of them is final.
+pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -> Outcome {
+    let job = entry.job();
+    if let Some(interruption) = job.interruption() {
+        return Err(interruption);
+    }
+    refuse_failed_dependencies(job)?;
+    // Counted even when there are none: that nothing guarded the job is a fact too.
+    job.note(Metadata::GUARDS_INPUT, 0);
+
+    let mut counters = Counters::default();
+    let mut attempt = 1;
+    loop {
+        let error = match attempt::attempt(inner, entry, body, attempt) {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let Some(signal) = error.retry_signal().cloned() else {
+            return Err(error);
+        };
+        if let Some(interruption) = job.interruption() {
+            return Err(interruption);
+        }
+        match counters.judge(&signal, &error, attempt, job.terms().upstream_retries) {
+            Verdict::GiveUp(error) => return Err(error),
+            Verdict::Again(window) => {
+                let delay = rand::random_range(window);
+                tell(job, &signal, attempt, delay);
+                wait(job, delay)?;
+            }
+        }
+        attempt += 1;
+    }
+}
+
+/// ATT-1: a job whose dependency failed does not run, unless it tolerates that.
+fn refuse_failed_dependencies(job: &JobCore) -> Result<(), JobError> {
+    if job.terms().tolerates_dependency_failures {
+        return Ok(());
+    }
+    for dependency in job.dependencies() {
+        if let Some(Err(cause)) = dependency.outcome() {
+            return Err(JobError::dependency_failed(dependency.id(), cause));
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps between two attempts, holding nothing.
+fn wait(job: &JobCore, delay: Duration) -> Result<(), JobError> {
+    let clock = job.clock();
+    let deadline = clock.now().checked_add(delay);
+    let _waiting = job.waits_for(WaitingFor::Retry);
+    loop {
+        let seen = job.cell().epoch();
+        if let Some(interruption) = job.interruption() {
+            return Err(interruption);
+        }
+        if deadline.is_some_and(|deadline| clock.now() >= deadline) {
+            return Ok(());
+        }
+        clock.wait_until(job.cell(), seen, deadline);
+    }
+}
+
+#[derive(Default)]
+struct Counters {
+    upstream: u32,
+    corrections: u32,
+    truncated: Option<TruncationSignal>,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    /// After a wait drawn from this window.
+    Again(RangeInclusive<Duration>),
+    GiveUp(JobError),
+}
+
+impl Counters {
+    fn judge(
+        &mut self,
+        signal: &RetrySignal,
+        error: &JobError,
+        attempt: u32,
+        upstream_budget: u32,
+    ) -> Verdict {
+        let give_up = |message: String| {
+            Verdict::GiveUp(JobError::uncorrectable(message).with_source(error.clone()))
+        };
+        match signal {
+            RetrySignal::OutputTruncation(cut) => match &self.truncated {
+                Some(first) if first.model == cut.model => give_up(format!(
+                    "the output was truncated a second time on {}, at {} tokens: the job rebuilt \
+                     its conversation and did not take the larger budget",
+                    cut.model, cut.previous
+                )),
+                Some(first) => give_up(format!(
+                    "the output was truncated a second time, on {} at {} tokens, after failover \
+                     from {}, which has a larger budget",
+                    cut.model, cut.previous, first.model
+                )),
+                None if cut.next.is_none() => give_up(format!(
+                    "the output was truncated at {} tokens on {}, which has no larger budget",
+                    cut.previous, cut.model
+                )),
+                None => {
+                    self.truncated = Some(cut.clone());
+                    Verdict::Again(signal.window(attempt))
+                }
+            },
+            RetrySignal::ResponseCorrection(_) if self.corrections >= MAX_CORRECTIONS => {
+                give_up(format!(
+                    "Exceeded max response correction retries ({MAX_CORRECTIONS}): {signal}"
+                ))
+            }
+            RetrySignal::ResponseCorrection(_) => {
+                self.corrections += 1;
+                Verdict::Again(signal.window(attempt))
+            }
+            RetrySignal::RateLimit(_) | RetrySignal::Overload(_) | RetrySignal::Transient(_) => {
+                if let Some(asked) = signal.retry_after().filter(|asked| *asked > MAX_RETRY_AFTER) {
+                    return give_up(format!(
+                        "the provider asked to be left alone for {}s, which is not waited for: \
+                         {signal}",
+                        asked.as_secs()
+                    ));
+                }
+                if self.upstream >= upstream_budget {
+                    return give_up(format!(
+                        "the job's transparent retry budget ({upstream_budget}) is spent: {signal}"
+                    ));
+                }
+                self.upstream += 1;
+                Verdict::Again(signal.window(attempt))
+            }
+        }
+    }
+}
+
+fn tell(job: &JobCore, signal: &RetrySignal, attempt: u32, delay: Duration) {
+    let at = job.clock().wall();
+    let kind = match signal {
+        RetrySignal::RateLimit(_) => EventKind::RateLimitRetry,
+        RetrySignal::Overload(_) | RetrySignal::Transient(_) => EventKind::TransientRetry,
+        RetrySignal::OutputTruncation(_) => EventKind::OutputTruncationRetry,
+        RetrySignal::ResponseCorrection(_) => EventKind::ResponseCorrectionRetry,
+    };
+    job.tell(kind, |snapshot| {
+        Event::Retry(retry_event(snapshot, at, signal, attempt, delay))
+    });
+}
+
+fn retry_event(
+    snapshot: JobSnapshot,
+    at: std::time::SystemTime,
+    signal: &RetrySignal,
+    attempt: u32,
+    delay: Duration,
+) -> RetryEvent {
+    match signal {
+        RetrySignal::RateLimit(limit) => RetryEvent::RateLimit(RateLimitRetry {
+            snapshot,
+            at,
+            provider: limit.provider.as_str().into(),
+            model: limit.provider.as_str().into(),
+            details: limit.details.as_str().into(),
+            attempt,
+            delay: Some(delay),
+            kind: ThrottleKind::Unknown,
+            throttle: 0.0,
+        }),
+        RetrySignal::Overload(failure) | RetrySignal::Transient(failure) => {
+            RetryEvent::Transient(TransientRetry {
+                snapshot,
+                at,
+                provider: failure.provider.as_str().into(),
+                details: failure.details.as_str().into(),
+                attempt,
+                delay: Some(delay),
+            })
+        }
+        RetrySignal::OutputTruncation(cut) => {
+            RetryEvent::OutputTruncation(OutputTruncationRetry {
+                snapshot,
+                at,
+                model: cut.model.as_str().into(),
+                attempt,
+                previous: cut.previous,
+                next: cut.next,
+            })
+        }
+        RetrySignal::ResponseCorrection(correction) => {
+            RetryEvent::ResponseCorrection(ResponseCorrectionRetry {
+                snapshot,
+                at,
+                model: correction.model.as_str().into(),
+                attempt,
+                cause: correction.cause.clone(),
+            })
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! How a job ends (`ATT-9`, `ATT-10`, `ST-4`).
+//!
+//! # Invariants
+//!
+//! 1. A job is settled by whoever takes its settlement token; everybody else does nothing.
+//! 2. The order on every path: state, terminal event, the workflow's end for a root, teardown, and
+//!    the handle last.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::body::Body;
+use super::entry::Entry;
+use super::inner::{Alarm, Inner};
+use crate::error::{ErrorKind, JobError};
+use crate::events::{
+    DependencyFailure, Event, EventKind, JobCancelled, JobCompleted, JobFailed, JobTimedOut,
+    LifecycleEvent, ModelCall, TerminalInfo, WorkflowComplete,
+};
+use crate::job::core::{Decision, JobCore, Outcome};
+use crate::job::{JobContext, JobState};
+use crate::unwind::{contain, discard};
+
+/// What the hooks after the work may take together (ATT-9).
+const HOOK_BUDGET: Duration = Duration::from_secs(30);
+
+/// The end of a job's own thread: the hooks, within their budget, then the settlement.
+pub(super) fn finish(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    mut body: Box<dyn Body>,
+    outcome: Outcome,
+) {
+    let job = entry.job();
+    let outcome = final_outcome(job, outcome);
+    if entry.is_abandoned() {
+        // Settled long ago, by the reaper: no hook of an abandoned job runs.
+        discard(body);
+        discard(outcome);
+        return;
+    }
+    entry.set_pending(outcome.clone());
+    let alarm = inner.arm_in(HOOK_BUDGET, Alarm::Hooks(Arc::clone(entry)));
+    let context = JobContext::new(Arc::clone(job));
+    if let Err(error) = contain("post_execute", || body.post_execute(&outcome, &context)) {
+        log::error!("{}: {error}", job.id());
+    }
+    discard(body);
+    if let Some(alarm) = alarm {
+        inner.disarm(alarm);
+    }
+    settle(inner, entry, outcome);
+}
+
+/// A job that was told to stop before its own work was done ends with that, whatever it answered.
+fn final_outcome(job: &JobCore, outcome: Outcome) -> Outcome {
+    match (job.begin_finishing(), outcome) {
+        (Ok(()), outcome) => outcome,
+        (Err(_), Ok(value)) => {
+            discard(value);
+            Err(interrupted(job, None))
+        }
+        (Err(_), Err(error)) => Err(interrupted(job, Some(error))),
+    }
+}
+
+/// What the caller of a job gets that was told to stop, and then failed on its own or did not.
+pub(super) fn interrupted(job: &JobCore, own: Option<JobError>) -> JobError {
+    let own = own.filter(|error| !error.is_cancelled() && !error.is_timed_out());
+    match job.decision() {
+        Decision::TimedOut => match own {
+            // What says more than that something broke off.
+            Some(own) if own.is_correctable() => own,
+            Some(own) => JobError::timed_out(job.terms().timeout).with_source(own),
+            None => JobError::timed_out(job.terms().timeout),
+        },
+        _ => {
+            let reason = job
+                .cancellation()
+                .map_or_else(|| "stopped".to_owned(), |cancellation| cancellation.reason);
+            let cancelled = JobError::cancelled(reason);
+            match own {
+                Some(own) => cancelled.with_source(own),
+                None => cancelled,
+            }
+        }
+    }
+}
+
+/// Settles a job, unless somebody has.
+pub(super) fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, outcome: Outcome) {
+    let job = entry.job();
+    if !job.take_settlement() {
+        discard(outcome);
+        return;
+    }
+    end(inner, job, outcome);
+}
+
+/// A refusal at the door: the job never was, and its handle says why.
+pub(super) fn born_failed(inner: &Arc<Inner>, job: &Arc<JobCore>, refusal: JobError) {
+    if job.take_settlement() {
+        end(inner, job, Err(refusal));
+    }
+}
+
+/// A job that was still queued when the dispatcher shut down.
+pub(super) fn cancelled_by_shutdown(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    cancel_queued(inner, entry, "the dispatcher shut down", "Cancelled by shutdown");
+}
+
+/// Settles a job that has no thread yet. Answers false when it has been started.
+pub(super) fn cancel_queued(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    reason: &str,
+    message: &str,
+) -> bool {
+    let Some(body) = entry.take_body() else {
+        return false;
+    };
+    inner.router().remove(entry);
+    entry.job().signal_cancellation(reason, message);
+    entry.job().fire_cancellation();
+    discard(body);
+    settle(inner, entry, Err(interrupted(entry.job(), None)));
+    true
+}
+
+fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
+    let _ = job.begin_finishing();
+    let state = match (job.decision(), &outcome) {
+        (Decision::Cancelled, _) => JobState::Cancelled,
+        (Decision::TimedOut, _) => JobState::TimedOut,
+        (_, Ok(_)) => JobState::Completed,
+        (_, Err(error)) if error.is_cancelled() => JobState::Cancelled,
+        (_, Err(_)) => JobState::Failed,
+    };
+    if let Err(error) = job.end(state) {
+        log::error!("{error}");
+    }
+    let calls: Arc<[ModelCall]> = job.take_model_calls().into();
+    tell_end(job, state, &outcome, calls);
+    inner.leave(job);
+    for dependent in job.settle(outcome) {
+        if dependent.dependency_settled() {
+            inner.route_dependent(&dependent);
+        }
+    }
+}
+
+fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[ModelCall]>) {
+    let at = job.clock().wall();
+    let kind = match (state, outcome) {
+        (JobState::Completed, _) => EventKind::JobCompleted,
+        (JobState::Cancelled, _) => EventKind::JobCancelled,
+        (JobState::TimedOut, _) => EventKind::JobTimedOut,
+        (_, Err(error)) if matches!(error.kind(), ErrorKind::DependencyFailed { .. }) => {
+            EventKind::DependencyFailure
+        }
+        _ => EventKind::JobFailed,
+    };
+    job.tell_terminal(kind, |snapshot| {
+        let terminal = TerminalInfo::new(&snapshot, snapshot.attempt(), calls, at);
+        Event::Lifecycle(match kind {
+            EventKind::JobCompleted => LifecycleEvent::Completed(JobCompleted {
+                snapshot,
+                at,
+                result: outcome.as_ref().ok().cloned(),
+                terminal,
+            }),
+            EventKind::JobCancelled => LifecycleEvent::Cancelled(JobCancelled {
+                snapshot,
+                at,
+                forced: false,
+                message: job.cancellation().map_or_else(
+                    || outcome.as_ref().err().map(ToString::to_string).unwrap_or_default(),
+                    |cancellation| cancellation.message,
+                ),
+                terminal,
+            }),
+            EventKind::JobTimedOut => LifecycleEvent::TimedOut(JobTimedOut {
+                snapshot,
+                at,
+                budget: job.terms().timeout,
+                terminal,
+            }),
+            EventKind::DependencyFailure => {
+                LifecycleEvent::DependencyFailure(DependencyFailure {
+                    snapshot,
+                    at,
+                    error: outcome.as_ref().err().cloned(),
+                })
+            }
+            _ => LifecycleEvent::Failed(JobFailed {
+                snapshot,
+                at,
+                error: outcome.as_ref().err().cloned(),
+                terminal,
+            }),
+        })
+    });
+    if job.is_root() {
+        job.tell_complete(|snapshot| {
+            Event::Workflow(match outcome {
+                Ok(_) => WorkflowComplete::succeeded(snapshot, at),
+                Err(error) => WorkflowComplete::failed(snapshot, at, error.to_string()),
+            })
+        });
+    }
+}

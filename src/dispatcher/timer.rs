@@ -1,0 +1,162 @@
+//! Alarms at instants, and the one thread that rings them (`TO-5`).
+//!
+//! It runs no user code and does no I/O: what an alarm means is handed to somebody else.
+//!
+//! # Invariants
+//!
+//! 1. Arming and disarming cost O(log n), and nothing of a disarmed alarm is left.
+//! 2. The thread sleeps to the earliest instant; arming an earlier one wakes it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::clock::{Clock, WaitCell};
+use crate::sync::Mutex;
+
+/// Names an armed alarm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AlarmKey {
+    at: Instant,
+    sequence: u64,
+}
+
+pub(super) struct Timer<A> {
+    state: Mutex<State<A>>,
+    cell: Arc<WaitCell>,
+}
+
+struct State<A> {
+    alarms: BTreeMap<AlarmKey, A>,
+    armed: u64,
+    stopped: bool,
+}
+
+impl<A> Timer<A> {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                alarms: BTreeMap::new(),
+                armed: 0,
+                stopped: false,
+            }),
+            cell: WaitCell::new(),
+        }
+    }
+
+    pub(super) fn cell(&self) -> &Arc<WaitCell> {
+        &self.cell
+    }
+
+    /// Has `alarm` ring at `at`.
+    pub(super) fn arm(&self, at: Instant, alarm: A) -> AlarmKey {
+        let (key, earliest) = {
+            let mut state = self.state.lock();
+            state.armed += 1;
+            let key = AlarmKey {
+                at,
+                sequence: state.armed,
+            };
+            state.alarms.insert(key, alarm);
+            (key, state.alarms.first_key_value().map(|(key, _)| *key))
+        };
+        if earliest == Some(key) {
+            self.cell.notify();
+        }
+        key
+    }
+
+    /// Takes an alarm back; `None` when it has rung.
+    pub(super) fn disarm(&self, key: AlarmKey) -> Option<A> {
+        self.state.lock().alarms.remove(&key)
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.state.lock().alarms.len()
+    }
+
+    /// Ends the thread and answers what was still armed.
+    pub(super) fn stop(&self) -> Vec<A> {
+        let left = {
+            let mut state = self.state.lock();
+            state.stopped = true;
+            std::mem::take(&mut state.alarms)
+        };
+        self.cell.notify();
+        left.into_values().collect()
+    }
+
+    /// The timer's thread: hands over what is due, until it is stopped.
+    pub(super) fn serve(&self, clock: &dyn Clock, mut ring: impl FnMut(A)) {
+        loop {
+            let seen = self.cell.epoch();
+            let now = clock.now();
+            let (due, next) = {
+                let mut state = self.state.lock();
+                if state.stopped {
+                    return;
+                }
+                let mut due = Vec::new();
+                while let Some(first) = state.alarms.first_entry() {
+                    if first.key().at > now {
+                        break;
+                    }
+                    due.push(first.remove());
+                }
+                (due, state.alarms.first_key_value().map(|(key, _)| key.at))
+            };
+            if due.is_empty() {
+                clock.wait_until(&self.cell, seen, next);
+            } else {
+                due.into_iter().for_each(&mut ring);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    #[test]
+    fn alarms_ring_in_order_of_their_instants_and_disarmed_ones_do_not() {
+        let clock = ManualClock::new();
+        let timer = Arc::new(Timer::new());
+        let (rang, bell) = mpsc::channel();
+        let serving = {
+            let (timer, clock) = (Arc::clone(&timer), clock.clone());
+            thread::spawn(move || timer.serve(&clock, |alarm| rang.send(alarm).unwrap()))
+        };
+        let at = |secs| clock.now() + Duration::from_secs(secs);
+        timer.arm(at(3), "third");
+        timer.arm(at(1), "first");
+        let disarmed = timer.arm(at(2), "never");
+        assert_eq!(timer.disarm(disarmed), Some("never"));
+        assert_eq!(timer.disarm(disarmed), None);
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(bell.recv(), Ok("first"));
+        timer.cell().wait_quiet(&clock);
+        assert!(bell.try_recv().is_err());
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(bell.recv(), Ok("third"));
+        timer.arm(at(9), "left");
+        assert_eq!(timer.stop(), ["left"]);
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn a_million_alarms_armed_and_disarmed_leave_nothing() {
+        let timer = Timer::new();
+        let start = Instant::now();
+        for index in 0..1_000_000_u64 {
+            let key = timer.arm(start + Duration::from_nanos(index % 977), index);
+            assert_eq!(timer.disarm(key), Some(index));
+        }
+        assert_eq!(timer.len(), 0);
+    }
+}

@@ -1,0 +1,13 @@
+//! Calling models: what every client answers, and the client that a job is given.
+
+mod client;
+mod conversation;
+mod model_client;
+mod response;
+mod scripted;
+
+pub use client::{CallOptions, LlmClient, StreamChunk};
+pub use conversation::{Conversation, Message, Role};
+pub use model_client::ModelClient;
+pub use response::{LlmResponse, StopReason, Usage};
+pub use scripted::{Script, ScriptedClient};
