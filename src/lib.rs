@@ -6,10 +6,8 @@ mod clock;
 mod error;
 mod job;
 mod sync;
+pub mod testing;
 mod threads;
-pub mod testing {
-    //! What users test their own jobs with.
-}
 
 pub use clock::{Clock, ManualClock, SystemClock, WaitCell};
 pub use error::{
