@@ -6,15 +6,19 @@
 
 pub(crate) mod account;
 mod accounts;
+mod counting;
 mod demand;
 mod grant;
 mod line;
 mod monitor;
 mod outbox;
+mod token_bucket;
 
 pub use account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment, Wake};
+pub use counting::{CountingGate, DatabaseGate, GateStatus, HttpConnectionGate, ModelGate};
 pub use demand::Demand;
 pub use grant::Grant;
 pub use monitor::Admission;
+pub use token_bucket::{TokenBucket, TokenBucketStatus, TokenBudget};
 
 pub(crate) use monitor::refuse_reentry;

@@ -1,0 +1,3 @@
+//! What users test their own jobs, limits and providers with.
+
+pub mod account_contract;
