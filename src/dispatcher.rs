@@ -126,9 +126,9 @@ impl JobDispatcher {
         let at = inner.clock().wall();
         inner
             .bus()
-            .publish(Event::Scheduler(SchedulerEvent::Started(SchedulerStarted {
-                at,
-            })));
+            .publish(Event::Scheduler(SchedulerEvent::Started(
+                SchedulerStarted { at },
+            )));
         Ok(())
     }
 
@@ -139,7 +139,10 @@ impl JobDispatcher {
     ) -> Result<(), JobError> {
         let inner = Arc::clone(self.inner());
         let seat = inner.threads().try_seat(usize::MAX).ok_or_else(|| {
-            JobError::system("dispatcher", "no thread is left under the cap for the runtime")
+            JobError::system(
+                "dispatcher",
+                "no thread is left under the cap for the runtime",
+            )
         })?;
         Threads::spawn(seat, name, move || serve(&inner))
             .map(drop)

@@ -1,3 +1,92 @@
 //! What users test their own jobs, limits and providers with.
+//!
+//! A test owns time through [`ManualClock`](crate::ManualClock), and says "and nothing more
+//! happened" with [`quiesce`]; it never sleeps.
 
 pub mod account_contract;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::admission::Admission;
+use crate::clock::Clock;
+use crate::dispatcher::JobDispatcher;
+use crate::error::JobError;
+use crate::events::MessageBus;
+use crate::job::{JobContext, Workflow};
+use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
+
+/// Returns once the evaluator, the timer, the queues and the bus have handled everything up to the
+/// present instant of the dispatcher's clock.
+///
+/// Jobs' own threads are not waited for: a job is at liberty to run on.
+pub fn quiesce(dispatcher: &JobDispatcher) {
+    dispatcher.quiesce();
+}
+
+/// The context of a job that belongs to no dispatcher, for testing what works on one. Its deadline
+/// is `timeout` from now.
+///
+/// # Errors
+/// `InvalidInput` for a blank user.
+pub fn context(
+    clock: &Arc<dyn Clock>,
+    bus: &MessageBus,
+    user: &str,
+    timeout: Option<Duration>,
+) -> Result<JobContext, JobError> {
+    let workflow = Workflow::new(user, "test")?;
+    Ok(JobContext::standalone(
+        &workflow,
+        "TestJob",
+        timeout,
+        Arc::clone(clock),
+        bus.clone(),
+    ))
+}
+
+/// An admission without a dispatcher, for testing limits of one's own in a line.
+#[derive(Debug)]
+pub struct AdmissionBench {
+    admission: Admission,
+    clock: Arc<dyn Clock>,
+}
+
+impl AdmissionBench {
+    /// Starts an admission that publishes on `bus`.
+    ///
+    /// # Errors
+    /// When its thread cannot be started.
+    pub fn start(clock: Arc<dyn Clock>, bus: &MessageBus) -> Result<Self, JobError> {
+        let admission = Admission::new(Arc::clone(&clock), bus.clone());
+        admission.start(&Threads::new(derived_cap(), DEFAULT_STACK))?;
+        Ok(Self { admission, clock })
+    }
+
+    /// The admission.
+    #[must_use]
+    pub fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// Has the evaluator look again, as a change of an account does.
+    pub fn wake(&self) {
+        self.admission.evaluator_cell().notify();
+    }
+
+    /// Returns once the evaluator has handled everything up to the present instant.
+    pub fn quiesce(&self) {
+        self.admission.evaluator_cell().wait_quiet(&*self.clock);
+    }
+
+    /// Refuses whoever waits or asks later, as a shutdown does.
+    pub fn stop(&self) {
+        self.admission.stop();
+    }
+}
+
+impl Drop for AdmissionBench {
+    fn drop(&mut self) {
+        self.admission.stop();
+    }
+}

@@ -38,7 +38,7 @@ impl Accounts {
                 continue;
             }
             if let Some(other) = self
-                .accounts
+                .met
                 .values()
                 .find(|account| account.key.name() == key.name())
             {
@@ -80,7 +80,13 @@ impl Accounts {
     }
 
     /// Notes which accounts refused a waiter, each once however often it is refused again.
-    pub(super) fn hold(&mut self, waiter: &mut Waiter, entries: &[usize], now: Instant, out: &mut Outbox) {
+    pub(super) fn hold(
+        &mut self,
+        waiter: &mut Waiter,
+        entries: &[usize],
+        now: Instant,
+        out: &mut Outbox,
+    ) {
         for &index in entries {
             if waiter.held.iter().any(|(held, _)| *held == index) {
                 continue;
@@ -100,7 +106,12 @@ impl Accounts {
         }
     }
 
-    pub(super) fn tell_granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) -> Waits {
+    pub(super) fn tell_granted(
+        &mut self,
+        waiter: &Waiter,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Waits {
         let mut waits = Waits {
             wall: now.saturating_duration_since(waiter.asked),
             by_account: Vec::new(),
@@ -181,7 +192,7 @@ impl Accounts {
         out.note(Note {
             account: entry.key().name_shared(),
             waiters: self
-                .accounts
+                .met
                 .get(&entry.key().id())
                 .map_or(0, |account| account.held),
             status,
@@ -195,6 +206,8 @@ impl Accounts {
 
     #[cfg(any(test, debug_assertions))]
     pub(super) fn held_counts(&self) -> impl Iterator<Item = (&AccountKey, usize)> {
-        self.met.values().map(|account| (&account.key, account.held))
+        self.met
+            .values()
+            .map(|account| (&account.key, account.held))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::account::{AccountKey, AccountStatus, RateLimiter, Replenishment};
-use crate::error::{JobError, UpstreamFailure};
+use crate::error::JobError;
 
 /// Everything that a job must hold at once. Granted whole, or not at all.
 #[derive(Default)]
@@ -74,13 +74,6 @@ impl Demand {
             .find(|entry| entry.key() == key)
             .map(|entry| &**entry)
     }
-
-    /// Whether any account named here wants a place in the HTTP pool besides.
-    pub(crate) fn requires_http_connection(&self) -> bool {
-        self.entries
-            .iter()
-            .any(|entry| entry.requires_http_connection())
-    }
 }
 
 impl fmt::Debug for Demand {
@@ -97,13 +90,10 @@ pub(crate) trait Entry: Send + Sync {
     fn units(&self) -> u64;
     fn status(&self) -> AccountStatus;
     fn replenishment(&self) -> Replenishment;
-    fn requires_http_connection(&self) -> bool;
     fn fits(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError>;
     fn try_take(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError>;
     fn earliest_fit(&self, ahead: Option<&dyn Entry>, now: Instant) -> Option<Instant>;
     fn give(&self, now: Instant);
-    fn on_success(&self, now: Instant);
-    fn on_rate_limit_error(&self, failure: &UpstreamFailure, now: Instant);
 }
 
 struct EntryOn<L: RateLimiter> {
@@ -134,9 +124,9 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
     }
 
     fn units(&self) -> u64 {
-        self.amounts
-            .iter()
-            .fold(0, |sum, amount| sum.saturating_add(self.limiter.units(amount)))
+        self.amounts.iter().fold(0, |sum, amount| {
+            sum.saturating_add(self.limiter.units(amount))
+        })
     }
 
     fn status(&self) -> AccountStatus {
@@ -145,10 +135,6 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
 
     fn replenishment(&self) -> Replenishment {
         self.limiter.replenishment()
-    }
-
-    fn requires_http_connection(&self) -> bool {
-        self.limiter.requires_http_connection()
     }
 
     fn fits(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError> {
@@ -166,13 +152,5 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
 
     fn give(&self, now: Instant) {
         self.limiter.give(&self.amounts, now);
-    }
-
-    fn on_success(&self, now: Instant) {
-        self.limiter.on_success(now);
-    }
-
-    fn on_rate_limit_error(&self, failure: &UpstreamFailure, now: Instant) {
-        self.limiter.on_rate_limit_error(failure, now);
     }
 }

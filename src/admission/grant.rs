@@ -75,10 +75,6 @@ impl Grant {
             .map(|(account, wait)| (&**account, *wait))
     }
 
-    pub(crate) fn demand(&self) -> &Demand {
-        &self.demand
-    }
-
     /// Gives back what was held for the duration of the work. A second settlement of either kind
     /// does nothing.
     pub fn release(&self) {
@@ -95,9 +91,8 @@ impl Grant {
     /// grant is; `None` when none of them is still open here.
     pub(crate) fn split_off(&self, accounts: &[AccountKey]) -> Option<Grant> {
         let mut open = self.open.lock();
-        let (kept, split): (Vec<_>, Vec<_>) = std::mem::take(&mut *open)
-            .into_iter()
-            .partition(|index| {
+        let (kept, split): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut *open).into_iter().partition(|index| {
                 self.demand
                     .entries()
                     .get(*index)

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use super::account::Replenishment;
 use super::accounts::Accounts;
 use super::demand::{Demand, Entry};
-use super::outbox::{Note, Outbox};
+use super::outbox::Outbox;
 use crate::clock::WaitCell;
 use crate::error::{ErrorKind, JobError};
 use crate::events::{LimiterChange, RejectReason};
@@ -113,11 +113,6 @@ impl Line {
         self.waiters.len()
     }
 
-    /// Something changed that may let a waiter go.
-    pub(super) fn changed(&mut self) {
-        self.unwalked = true;
-    }
-
     /// A demand arrives. It is looked at once, behind the head if there is one, unless changes are
     /// still to be walked: then those before it come first.
     pub(super) fn arrive(
@@ -147,7 +142,8 @@ impl Line {
                 error,
                 reason,
             } => {
-                self.accounts.tell_rejected(&waiter, Some(entry), reason, now, out);
+                self.accounts
+                    .tell_rejected(&waiter, Some(entry), reason, now, out);
                 Ok(Arrival::Refused(error))
             }
             Look::Short { entries, instant } => {
@@ -198,7 +194,8 @@ impl Line {
                     reason,
                 } => {
                     if let Some(waiter) = self.waiters.remove(index) {
-                        self.accounts.tell_rejected(&waiter, Some(entry), reason, now, out);
+                        self.accounts
+                            .tell_rejected(&waiter, Some(entry), reason, now, out);
                         deliver(waiter, Verdict::Refused(error), out);
                     }
                     if index == 0 {
@@ -232,7 +229,8 @@ impl Line {
         let Some(waiter) = position.and_then(|index| self.waiters.remove(index)) else {
             return false;
         };
-        self.accounts.tell_rejected(&waiter, None, RejectReason::Cancelled, now, out);
+        self.accounts
+            .tell_rejected(&waiter, None, RejectReason::Cancelled, now, out);
         self.unwalked = true;
         out.evaluate();
         true
@@ -384,7 +382,9 @@ fn shortfall(demand: &Demand, ahead: Option<&Demand>, short: Vec<usize>, now: In
             let reserved = ahead.and_then(|head| head.entry_on(entry.key()));
             contain("limiter", || entry.earliest_fit(reserved, now)).unwrap_or(None)
         })
-        .try_fold(now, |latest, instant| instant.map(|instant| latest.max(instant)));
+        .try_fold(now, |latest, instant| {
+            instant.map(|instant| latest.max(instant))
+        });
     Look::Short {
         entries: short,
         instant,
@@ -416,7 +416,10 @@ fn give(entry: &dyn Entry, now: Instant) -> Result<(), Defect> {
         Defect(
             JobError::system(
                 "admission",
-                format!("the account '{}' failed to take back an amount", entry.key().name()),
+                format!(
+                    "the account '{}' failed to take back an amount",
+                    entry.key().name()
+                ),
             )
             .with_source(error),
         )

@@ -42,7 +42,9 @@ pub(crate) fn refuse_reentry(operation: &str) -> Result<(), JobError> {
     if UNDER_MONITOR.get() {
         return Err(JobError::system(
             "admission",
-            format!("'{operation}' was called from inside an account; accounts must not call the runtime"),
+            format!(
+                "'{operation}' was called from inside an account; accounts must not call the runtime"
+            ),
         ));
     }
     Ok(())
@@ -128,7 +130,10 @@ impl Admission {
             state.started = true;
         }
         let seat = threads.try_seat(usize::MAX).ok_or_else(|| {
-            JobError::system("admission", "no thread is left under the cap for the evaluator")
+            JobError::system(
+                "admission",
+                "no thread is left under the cap for the evaluator",
+            )
         })?;
         let admission = self.clone();
         Threads::spawn(seat, "nucleo-admit", move || admission.evaluate())
@@ -169,7 +174,9 @@ impl Admission {
         let arrival = self.step(|state, out| state.arrive(&self.shared, ask, now, out));
         let waits = match arrival {
             Ok(Arrival::Granted) => Waits::default(),
-            Ok(Arrival::Parked(ticket)) => self.park(&ticket, &demand, snapshot.as_ref(), context)?,
+            Ok(Arrival::Parked(ticket)) => {
+                self.park(&ticket, &demand, snapshot.as_ref(), context)?
+            }
             Ok(Arrival::Refused(error)) | Err(error) => return Err(error),
         };
         Ok(Grant::new(self.clone(), demand, snapshot, waits))
@@ -194,13 +201,8 @@ impl Admission {
                         return Ok(waits);
                     };
                     // A cancelled job never keeps a permit.
-                    Grant::new(
-                        self.clone(),
-                        Arc::clone(demand),
-                        snapshot.cloned(),
-                        waits,
-                    )
-                    .rollback();
+                    Grant::new(self.clone(), Arc::clone(demand), snapshot.cloned(), waits)
+                        .rollback();
                     return Err(interruption);
                 }
                 Some(Verdict::Refused(error)) => return Err(error),
@@ -230,9 +232,14 @@ impl Admission {
         let metered_too = settlement == Settlement::Rollback;
         // A defect has failed everyone by the time the step returns; there is nobody to tell here.
         let _told = self.step(|state, out| {
-            state
-                .line
-                .give_back(demand, open.iter().copied(), metered_too, snapshot, now, out)
+            state.line.give_back(
+                demand,
+                open.iter().copied(),
+                metered_too,
+                snapshot,
+                now,
+                out,
+            )
         });
     }
 
@@ -311,7 +318,10 @@ impl Admission {
                 Phase::Stopped | Phase::Broken(_) => Ok(None),
             });
             match walked {
-                Ok(Some(next)) => self.shared.clock.wait_until(&self.shared.evaluator, seen, next),
+                Ok(Some(next)) => self
+                    .shared
+                    .clock
+                    .wait_until(&self.shared.evaluator, seen, next),
                 Ok(None) | Err(_) => return,
             }
         }
@@ -337,7 +347,8 @@ impl State {
         if let Err(error) = self
             .line
             .accounts
-            .claim(shared.id, &shared.wake, &ask.demand) {
+            .claim(shared.id, &shared.wake, &ask.demand)
+        {
             return Ok(Arrival::Refused(error));
         }
         self.line.arrive(ask, now, out)
@@ -346,7 +357,9 @@ impl State {
     /// A defect: every parked waiter fails with it, and it is logged once.
     fn fail(&mut self, defect: &JobError, now: Instant, out: &mut Outbox) -> JobError {
         if !matches!(self.phase, Phase::Broken(_)) {
-            out.log_error(format!("admission is broken and refuses everyone: {defect}"));
+            out.log_error(format!(
+                "admission is broken and refuses everyone: {defect}"
+            ));
             self.phase = Phase::Broken(defect.clone());
         }
         self.line

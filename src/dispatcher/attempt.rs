@@ -64,10 +64,7 @@ fn admitted(
 
     let grant = inner.admission().admit(demand, context)?;
     job.note_waits(grant.wait(), grant.waits());
-    let models = models
-        .into_iter()
-        .map(|model| model.access(job))
-        .collect();
+    let models = models.into_iter().map(|model| model.access(job)).collect();
     let resources = ResourceSet::new(grant, models);
     entry.set_attempt(Some(Arc::clone(&resources)));
     // From here to the close the job holds; a panic of ours on the way gives it back all the same.
@@ -79,7 +76,11 @@ fn admitted(
         open: true,
     };
     job.set_holding(holds);
-    let made = resources.materialize(&requirements.providers, requirements.read_only, job.deadline());
+    let made = resources.materialize(
+        &requirements.providers,
+        requirements.read_only,
+        job.deadline(),
+    );
     if let Err(error) = made {
         held.open = false;
         held.leave();
@@ -182,7 +183,11 @@ fn conclude(
 ) -> Outcome {
     let job = context.core();
     let rolled_back = |error: JobError| {
-        let failures = if transaction { set.rollback_all() } else { Vec::new() };
+        let failures = if transaction {
+            set.rollback_all()
+        } else {
+            Vec::new()
+        };
         failures.into_iter().fold(error, JobError::with_attached)
     };
     match result {
@@ -206,11 +211,7 @@ fn conclude(
 }
 
 /// Everything the attempt needs, as one demand (DEM-2).
-fn assemble(
-    inner: &Inner,
-    requirements: &JobRequirements,
-    models: &[ResolvedModel],
-) -> Demand {
+fn assemble(inner: &Inner, requirements: &JobRequirements, models: &[ResolvedModel]) -> Demand {
     let mut demand = Demand::new();
     for model in models {
         model.add_to(&mut demand);

@@ -135,7 +135,10 @@ impl JobDispatcherBuilder {
         if self.stack_size < MIN_STACK {
             return Err(BuildError {
                 field: "stack_size",
-                rule: format!("must be at least {MIN_STACK} bytes; it is {}", self.stack_size),
+                rule: format!(
+                    "must be at least {MIN_STACK} bytes; it is {}",
+                    self.stack_size
+                ),
             });
         }
         let refused = |field: &'static str| {
@@ -144,7 +147,8 @@ impl JobDispatcherBuilder {
                 rule: error.to_string(),
             }
         };
-        let http = CountingGate::http(self.http_connections).map_err(refused("http_connections"))?;
+        let http =
+            CountingGate::http(self.http_connections).map_err(refused("http_connections"))?;
         let model = self
             .model
             .map(|(spec, client)| configure(spec, client, &*self.clock))

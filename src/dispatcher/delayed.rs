@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::door::{self, Parent, SubmitError};
 use super::inner::Inner;
-use super::submission::{Submit, SubmissionTerms};
+use super::submission::{SubmissionTerms, Submit};
 use crate::admission::refuse_reentry;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;

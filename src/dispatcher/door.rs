@@ -131,7 +131,14 @@ pub(super) fn submit(
         Err(error) => (Some(error), JobRequirements::none()),
     };
 
-    let job = new_job(inner, &terms, &caller, orchestrator, description, &requirements);
+    let job = new_job(
+        inner,
+        &terms,
+        &caller,
+        orchestrator,
+        description,
+        &requirements,
+    );
     refuse_cycle(&job, &terms.parent)?;
     let refusal = description_failed
         .or(requirements_failed)

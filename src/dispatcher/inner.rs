@@ -14,7 +14,9 @@ use super::reaper::Pool;
 use super::routing::Router;
 use super::settle;
 use super::timer::{AlarmKey, Timer};
-use crate::admission::{Admission, CountingGate, Demand, HttpConnectionGate, ModelGate, TokenBucket};
+use crate::admission::{
+    Admission, CountingGate, Demand, HttpConnectionGate, ModelGate, TokenBucket,
+};
 use crate::clock::{Clock, WaitCell};
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
@@ -286,9 +288,7 @@ impl Inner {
     /// The model for a need, with its price.
     pub(super) fn resolve(&self, need: &ModelNeed) -> Result<ResolvedModel, JobError> {
         let model = self.model.as_ref().ok_or_else(|| {
-            JobError::model_resolution(
-                "no model is configured: give the builder one with `model`",
-            )
+            JobError::model_resolution("no model is configured: give the builder one with `model`")
         })?;
         if need.grade > model.spec.grade {
             return Err(JobError::model_resolution(format!(

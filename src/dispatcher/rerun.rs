@@ -132,17 +132,18 @@ impl Counters {
                     Verdict::Again(signal.window(attempt))
                 }
             },
-            RetrySignal::ResponseCorrection(_) if self.corrections >= MAX_CORRECTIONS => {
-                give_up(format!(
-                    "Exceeded max response correction retries ({MAX_CORRECTIONS}): {signal}"
-                ))
-            }
+            RetrySignal::ResponseCorrection(_) if self.corrections >= MAX_CORRECTIONS => give_up(
+                format!("Exceeded max response correction retries ({MAX_CORRECTIONS}): {signal}"),
+            ),
             RetrySignal::ResponseCorrection(_) => {
                 self.corrections += 1;
                 Verdict::Again(signal.window(attempt))
             }
             RetrySignal::RateLimit(_) | RetrySignal::Overload(_) | RetrySignal::Transient(_) => {
-                if let Some(asked) = signal.retry_after().filter(|asked| *asked > MAX_RETRY_AFTER) {
+                if let Some(asked) = signal
+                    .retry_after()
+                    .filter(|asked| *asked > MAX_RETRY_AFTER)
+                {
                     return give_up(format!(
                         "the provider asked to be left alone for {}s, which is not waited for: \
                          {signal}",
@@ -190,11 +191,12 @@ fn retry_event(
             details: limit.details.as_str().into(),
             attempt,
             delay: Some(delay),
-            kind: ThrottleKind::Unknown,
+            limit: ThrottleKind::Unknown,
             throttle: 0.0,
         }),
         RetrySignal::Overload(failure) | RetrySignal::Transient(failure) => {
             RetryEvent::Transient(TransientRetry {
+                overload: matches!(signal, RetrySignal::Overload(_)),
                 snapshot,
                 at,
                 provider: failure.provider.as_str().into(),
@@ -203,23 +205,22 @@ fn retry_event(
                 delay: Some(delay),
             })
         }
-        RetrySignal::OutputTruncation(cut) => {
-            RetryEvent::OutputTruncation(OutputTruncationRetry {
-                snapshot,
-                at,
-                model: cut.model.as_str().into(),
-                attempt,
-                previous: cut.previous,
-                next: cut.next,
-            })
-        }
+        RetrySignal::OutputTruncation(cut) => RetryEvent::OutputTruncation(OutputTruncationRetry {
+            snapshot,
+            at,
+            model: cut.model.as_str().into(),
+            attempt,
+            previous: cut.previous,
+            next: cut.next.unwrap_or(cut.previous),
+        }),
         RetrySignal::ResponseCorrection(correction) => {
             RetryEvent::ResponseCorrection(ResponseCorrectionRetry {
                 snapshot,
                 at,
                 model: correction.model.as_str().into(),
                 attempt,
-                cause: correction.cause.clone(),
+                failure: correction.cause.kind().name().into(),
+                details: correction.cause.to_string().into(),
             })
         }
     }

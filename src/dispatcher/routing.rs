@@ -268,7 +268,9 @@ impl Router {
                 let mut lines = queue.lines.lock();
                 if !lines.stopped {
                     entry.set_place(Some(place));
-                    lines.line(place.class).insert(place.rank, Arc::clone(entry));
+                    lines
+                        .line(place.class)
+                        .insert(place.rank, Arc::clone(entry));
                 }
                 lines.stopped
             };

@@ -106,7 +106,12 @@ pub(super) fn born_failed(inner: &Arc<Inner>, job: &Arc<JobCore>, refusal: JobEr
 
 /// A job that was still queued when the dispatcher shut down.
 pub(super) fn cancelled_by_shutdown(inner: &Arc<Inner>, entry: &Arc<Entry>) {
-    cancel_queued(inner, entry, "the dispatcher shut down", "Cancelled by shutdown");
+    cancel_queued(
+        inner,
+        entry,
+        "the dispatcher shut down",
+        "Cancelled by shutdown",
+    );
 }
 
 /// Settles a job that has no thread yet. Answers false when it has been started.
@@ -174,7 +179,13 @@ fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[Model
                 at,
                 forced: false,
                 message: job.cancellation().map_or_else(
-                    || outcome.as_ref().err().map(ToString::to_string).unwrap_or_default(),
+                    || {
+                        outcome
+                            .as_ref()
+                            .err()
+                            .map(ToString::to_string)
+                            .unwrap_or_default()
+                    },
                     |cancellation| cancellation.message,
                 ),
                 terminal,
@@ -185,13 +196,11 @@ fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[Model
                 budget: job.terms().timeout,
                 terminal,
             }),
-            EventKind::DependencyFailure => {
-                LifecycleEvent::DependencyFailure(DependencyFailure {
-                    snapshot,
-                    at,
-                    error: outcome.as_ref().err().cloned(),
-                })
-            }
+            EventKind::DependencyFailure => LifecycleEvent::DependencyFailure(DependencyFailure {
+                snapshot,
+                at,
+                error: outcome.as_ref().err().cloned(),
+            }),
             _ => LifecycleEvent::Failed(JobFailed {
                 snapshot,
                 at,

@@ -29,7 +29,9 @@ pub struct ShutdownReport {
 #[non_exhaustive]
 pub enum ShutdownError {
     /// Called from a job's own thread. The shutdown has begun.
-    #[error("a job cannot wait for its own end: the shutdown has begun, and another thread has to wait for it")]
+    #[error(
+        "a job cannot wait for its own end: the shutdown has begun, and another thread has to wait for it"
+    )]
     FromInside,
     /// Shut down before.
     #[error("the dispatcher has been shut down before")]
@@ -86,11 +88,17 @@ pub(super) fn drain(inner: &Arc<Inner>, timeout: Duration) -> Result<bool, JobEr
 }
 
 fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
-    let timeout = if timeout.is_zero() { DEFAULT_TIMEOUT } else { timeout };
+    let timeout = if timeout.is_zero() {
+        DEFAULT_TIMEOUT
+    } else {
+        timeout
+    };
     let clock = inner.clock();
-    inner.bus().publish(Event::Scheduler(SchedulerEvent::Stopping(
-        SchedulerStopping { at: clock.wall() },
-    )));
+    inner
+        .bus()
+        .publish(Event::Scheduler(SchedulerEvent::Stopping(
+            SchedulerStopping { at: clock.wall() },
+        )));
 
     // Nothing that waits is waited for: parked, queued, between attempts, delayed.
     inner.admission().stop();
@@ -115,7 +123,12 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
         .max()
         .unwrap_or_default()
         .min(Duration::from_secs(5));
-    wait_for_jobs(inner, clock.now().checked_add(longest.max(timeout::grace(Duration::ZERO))));
+    wait_for_jobs(
+        inner,
+        clock
+            .now()
+            .checked_add(longest.max(timeout::grace(Duration::ZERO))),
+    );
     left = inner.entries();
     let abandoned = left
         .iter()
@@ -131,9 +144,11 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
             submission.refuse();
         }
     }
-    inner.bus().publish(Event::Scheduler(SchedulerEvent::Stopped(
-        SchedulerStopped { at: clock.wall() },
-    )));
+    inner
+        .bus()
+        .publish(Event::Scheduler(SchedulerEvent::Stopped(
+            SchedulerStopped { at: clock.wall() },
+        )));
     let bus = inner.bus().stop();
     release_reserves(inner);
     inner.advance(&[Phase::Stopping], Phase::Stopped);
@@ -190,8 +205,6 @@ fn wait_for_jobs(inner: &Inner, deadline: Option<Instant>) -> bool {
         if deadline.is_some_and(|deadline| inner.clock().now() >= deadline) {
             return false;
         }
-        inner
-            .clock()
-            .wait_until(inner.job_left(), seen, deadline);
+        inner.clock().wait_until(inner.job_left(), seen, deadline);
     }
 }

@@ -83,7 +83,10 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         }
     });
     if !taken {
-        log::warn!("{}: no thread is free to close its resources; phase two will", job.id());
+        log::warn!(
+            "{}: no thread is free to close its resources; phase two will",
+            job.id()
+        );
     }
 }
 
@@ -102,7 +105,9 @@ pub(super) fn abandon(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     entry.abandon();
     let Some(attempt) = entry.attempt() else {
         let (ending, entry) = (Arc::clone(inner), Arc::clone(entry));
-        inner.settlers().run(move || settle_abandoned(&ending, &entry));
+        inner
+            .settlers()
+            .run(move || settle_abandoned(&ending, &entry));
         return;
     };
     let now = inner.clock().now();
@@ -136,7 +141,14 @@ mod tests {
 
     #[test]
     fn the_grace_is_a_tenth_within_bounds() {
-        let table = [(200, 500), (1_000, 500), (5_000, 500), (100_000, 10_000), (300_000, 30_000), (900_000, 30_000)];
+        let table = [
+            (200, 500),
+            (1_000, 500),
+            (5_000, 500),
+            (100_000, 10_000),
+            (300_000, 30_000),
+            (900_000, 30_000),
+        ];
         for (timeout, expected) in table {
             assert_eq!(
                 grace(Duration::from_millis(timeout)),

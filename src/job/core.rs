@@ -454,14 +454,6 @@ impl JobCore {
         }
     }
 
-    /// Back from finishing: the attempt asks to be run again.
-    pub(crate) fn resume(&self) {
-        let mut live = self.live.lock();
-        if live.decision == Decision::Finishing {
-            live.decision = Decision::Open;
-        }
-    }
-
     /// Moves to a terminal state.
     ///
     /// # Errors

@@ -130,7 +130,10 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
     pub fn get(&self) -> Result<Arc<T>, JobError> {
         match self.wait(None, Location::caller())? {
             Some(result) => Ok(result),
-            None => Err(JobError::system("handle", "a wait without a deadline ended")),
+            None => Err(JobError::system(
+                "handle",
+                "a wait without a deadline ended",
+            )),
         }
     }
 

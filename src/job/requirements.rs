@@ -178,7 +178,12 @@ impl JobRequirements {
     /// `InvalidInput` naming the slot or the provider.
     pub(crate) fn validate(&self) -> Result<(), JobError> {
         for (index, need) in self.models.iter().enumerate() {
-            if self.models.iter().take(index).any(|other| other.slot == need.slot) {
+            if self
+                .models
+                .iter()
+                .take(index)
+                .any(|other| other.slot == need.slot)
+            {
                 return Err(JobError::invalid_input(
                     "requirements.model",
                     need.slot.name(),
@@ -199,9 +204,11 @@ impl JobRequirements {
     /// One line for events and logs.
     pub(crate) fn summary(&self) -> String {
         let mut parts = Vec::new();
-        parts.extend(self.models.iter().map(|need| {
-            format!("model '{}' {:?}", need.slot.name(), need.grade)
-        }));
+        parts.extend(
+            self.models
+                .iter()
+                .map(|need| format!("model '{}' {:?}", need.slot.name(), need.grade)),
+        );
         if self.http {
             parts.push("http".to_owned());
         }

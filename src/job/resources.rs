@@ -169,8 +169,10 @@ impl ResourceSet {
         for provider in providers {
             if let Err(error) = self.acquire(provider, read_only, deadline) {
                 for held in self.handles().iter().rev() {
-                    if let Err(second) = held.call(ErasedHandle::close) {
-                        log::warn!("a handle failed to close after an acquisition failed: {second}");
+                    if let Err(second) = held.call(|handle| handle.close()) {
+                        log::warn!(
+                            "a handle failed to close after an acquisition failed: {second}"
+                        );
                     }
                 }
                 self.grant.rollback();
@@ -204,7 +206,7 @@ impl ResourceSet {
             }
         }
         // It arrived after everything was closed by force.
-        if let Err(error) = held.call(ErasedHandle::close) {
+        if let Err(error) = held.call(|handle| handle.close()) {
             log::warn!("a connection that came too late failed to close: {error}");
         }
         Err(JobError::timed_out(None))
@@ -213,16 +215,16 @@ impl ResourceSet {
     pub(crate) fn begin_all(&self) -> Result<(), JobError> {
         self.handles()
             .iter()
-            .try_for_each(|held| held.call(ErasedHandle::begin))
+            .try_for_each(|held| held.call(|handle| handle.begin()))
     }
 
     /// Commits in declaration order, each visible to others before the next. On a failure what has
     /// not committed is rolled back in reverse, and failures of that are attached.
     pub(crate) fn commit_all(&self) -> Result<(), JobError> {
         for held in self.handles().iter() {
-            let committed = held.call(ErasedHandle::commit).and_then(|()| {
+            let committed = held.call(|handle| handle.commit()).and_then(|()| {
                 held.committed.store(true, Ordering::SeqCst);
-                held.call(ErasedHandle::await_visible)
+                held.call(|handle| handle.await_visible())
             });
             if let Err(cause) = committed {
                 let error = JobError::uncorrectable(format!(
@@ -245,7 +247,7 @@ impl ResourceSet {
             .iter()
             .rev()
             .filter(|held| !held.committed.load(Ordering::SeqCst))
-            .filter_map(|held| held.call(ErasedHandle::rollback).err())
+            .filter_map(|held| held.call(|handle| handle.rollback()).err())
             .collect()
     }
 
@@ -253,15 +255,17 @@ impl ResourceSet {
     pub(crate) fn close(&self) -> Result<(), JobError> {
         let mut failures = Vec::new();
         for held in self.handles().iter() {
-            if let Err(error) = held.call(ErasedHandle::close) {
-                failures.push(JobError::system(
-                    "database",
-                    format!(
-                        "failed to close the database handle of '{}': {error}",
-                        held.provider.name()
-                    ),
-                )
-                .with_source(error));
+            if let Err(error) = held.call(|handle| handle.close()) {
+                failures.push(
+                    JobError::system(
+                        "database",
+                        format!(
+                            "failed to close the database handle of '{}': {error}",
+                            held.provider.name()
+                        ),
+                    )
+                    .with_source(error),
+                );
             }
             self.return_permits_when_gone(held);
         }
@@ -294,7 +298,7 @@ impl ResourceSet {
                     held.provider.name()
                 ),
             }
-            if let Err(error) = held.call(ErasedHandle::close) {
+            if let Err(error) = held.call(|handle| handle.close()) {
                 log::warn!(
                     "the handle of '{}' failed to close after its abort: {error}",
                     held.provider.name()

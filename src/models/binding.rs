@@ -93,7 +93,10 @@ mod tests {
 
     fn spec() -> ModelSpec {
         let bound = ModelBound::Concurrency(NonZeroU32::MIN);
-        ModelSpec::new("m", "p", bound).unwrap().limits(10_000, 8_192).unwrap()
+        ModelSpec::new("m", "p", bound)
+            .unwrap()
+            .limits(10_000, 8_192)
+            .unwrap()
     }
 
     fn need(depth: Depth, input_tokens: u32) -> ModelNeed {
@@ -109,8 +112,14 @@ mod tests {
     // case DEM-04
     #[test]
     fn a_price_is_input_and_output_and_thinking() {
-        assert_eq!(need(Depth::Immediate, 100).price(&spec()).unwrap().total(), 1_124);
-        assert_eq!(need(Depth::Standard, 100).price(&spec()).unwrap().total(), 2_148);
+        assert_eq!(
+            need(Depth::Immediate, 100).price(&spec()).unwrap().total(),
+            1_124
+        );
+        assert_eq!(
+            need(Depth::Standard, 100).price(&spec()).unwrap().total(),
+            2_148
+        );
     }
 
     // case DEM-05
