@@ -90,3 +90,11 @@ impl Drop for AdmissionBench {
         self.admission.stop();
     }
 }
+
+/// Tells a job to stop that belongs to no dispatcher, as its dispatcher would. Answers whether it
+/// was the first time.
+pub fn cancel(context: &JobContext, reason: &str) -> bool {
+    let first = context.core().signal_cancellation(reason, reason);
+    context.core().fire_cancellation();
+    first
+}
