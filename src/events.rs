@@ -41,10 +41,11 @@ mod observer;
 mod operation;
 mod progress;
 mod retry;
+mod roster;
 mod subscription;
 
 pub use app::{AppEvent, AppEventEnvelope};
-pub use bus::{BusError, MessageBus, StopReport, SubscribeError};
+pub use bus::{BusError, MessageBus, StopReport};
 pub use event::Event;
 pub use filter::EventFilter;
 pub use kind::{EventFamily, EventKind};
@@ -65,4 +66,4 @@ pub use retry::{
     OutputTruncationRetry, RateLimitRetry, ResponseCorrectionRetry, RetryEvent, ThrottleKind,
     TransientRetry,
 };
-pub use subscription::{Subscription, SubscriptionId, SubscriptionStatus};
+pub use subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};

@@ -12,6 +12,7 @@ use super::progress::{Notification, Phase, ProgressEvent, WorkflowComplete};
 use super::retry::RetryEvent;
 use crate::error::JobError;
 use crate::job::JobSnapshot;
+use crate::job::snapshot::JobProfile;
 
 /// Something that happened. Immutable, and stamped when it is made.
 #[derive(Clone, Debug)]
@@ -89,6 +90,11 @@ impl Event {
             Self::Scheduler(_) | Self::Heartbeat(_) => None,
             Self::App(event) => event.snapshot.as_ref(),
         }
+    }
+
+    /// What never changes of the job that it is about.
+    pub(super) fn subject(&self) -> Option<&JobProfile> {
+        self.snapshot().map(|snapshot| &*snapshot.profile)
     }
 
     /// When it happened.

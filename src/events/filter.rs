@@ -105,7 +105,7 @@ impl EventFilter {
     #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         self.mask() & event.kind().bit() != 0
-            && self.matches_subject(event.snapshot().map(|snapshot| &*snapshot.profile))
+            && self.matches_subject(event.subject())
             && self.matches_app(event)
     }
 }

@@ -20,9 +20,10 @@ use super::contain::contain;
 use super::event::Event;
 use super::filter::EventFilter;
 use super::gate::Token;
-use super::observer::ObserverKey;
+use super::roster::Identity;
 use super::subscription::SubscriptionId;
 use crate::clock::Clock;
+use crate::job::snapshot::JobProfile;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -108,59 +109,76 @@ impl Tally {
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) id: SubscriptionId,
-    pub(super) filter: EventFilter,
-    /// [`EventFilter::mask`] of the filter.
-    pub(super) mask: u64,
-    /// Where the observer lies, to know it again. The consumer keeps it there.
-    pub(super) address: usize,
-    pub(super) key: Option<ObserverKey>,
+    pub(super) identity: Identity,
     pub(super) thread: ThreadId,
     pub(super) tally: Arc<Tally>,
-    queue: Queue,
+    filter: EventFilter,
+    /// [`EventFilter::mask`] of the filter.
+    mask: u64,
+    queue: Sender<Item>,
     limit: u64,
     reports: Mutex<Reports>,
 }
 
-/// The sending end of a queue.
-#[derive(Debug)]
-pub(super) struct Queue(Sender<Item>);
-
+/// What has been said about dropped events.
 #[derive(Debug, Default)]
 struct Reports {
-    next: Option<Instant>,
+    silent_until: Option<Instant>,
     reported: u64,
 }
 
-/// A queue. It grows with what lies in it; the limit is counted, not allocated.
-pub(super) fn queue() -> (Queue, Receiver<Item>) {
-    let (sender, receiver) = unbounded();
-    (Queue(sender), receiver)
+impl Reports {
+    /// How many events were dropped since the last report, if one is due.
+    fn due(&mut self, now: Instant, total: u64) -> Option<u64> {
+        if self.silent_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.silent_until = Some(now + REPORT_EVERY);
+        Some(total.saturating_sub(std::mem::replace(&mut self.reported, total)))
+    }
+}
+
+/// A queue. It grows with what lies in it: the limit is counted, not allocated (BUS-4).
+pub(super) fn queue() -> (Sender<Item>, Receiver<Item>) {
+    unbounded()
 }
 
 impl Lane {
-    #[expect(clippy::too_many_arguments, reason = "one call, each of them a field")]
     pub(super) fn new(
         id: SubscriptionId,
-        filter: EventFilter,
-        address: usize,
-        key: Option<ObserverKey>,
+        identity: Identity,
         thread: ThreadId,
         tally: Arc<Tally>,
-        queue: Queue,
+        filter: EventFilter,
+        queue: Sender<Item>,
         limit: u64,
     ) -> Self {
         Self {
             id,
-            mask: filter.mask(),
-            filter,
-            address,
-            key,
+            identity,
             thread,
             tally,
+            mask: filter.mask(),
+            filter,
             queue,
             limit,
             reports: Mutex::default(),
         }
+    }
+
+    pub(super) fn mask(&self) -> u64 {
+        self.mask
+    }
+
+    /// Whether it wants events of the kind with this bit about this job, an application's event
+    /// perhaps depending on its type.
+    pub(super) fn may_want(&self, bit: u64, subject: Option<&JobProfile>) -> bool {
+        self.mask & bit != 0 && self.filter.matches_subject(subject)
+    }
+
+    /// Whether it wants this event, whose kind has this bit.
+    pub(super) fn wants(&self, bit: u64, event: &Event) -> bool {
+        self.may_want(bit, event.subject()) && self.filter.matches_app(event)
     }
 
     /// Enqueues an event, or drops it when too many wait.
@@ -169,7 +187,7 @@ impl Lane {
             self.tally.dropped.fetch_add(1, Ordering::Relaxed);
             let _ = contain(move || drop(event));
             self.report(clock);
-        } else if let Err(returned) = self.queue.0.send(Item::Event(event)) {
+        } else if let Err(returned) = self.queue.send(Item::Event(event)) {
             // The consumer has ended; this publisher still had it on an older list.
             let _ = contain(move || drop(returned));
         }
@@ -177,7 +195,7 @@ impl Lane {
 
     /// Enqueues a control. One that the consumer can no longer take counts as answered.
     pub(super) fn control(&self, control: Control) {
-        let _ = self.queue.0.send(Item::Control(Box::new(control)));
+        let _ = self.queue.send(Item::Control(Box::new(control)));
     }
 
     /// Asks for a sweep that nobody waits for, unless one is asked for already.
@@ -189,23 +207,18 @@ impl Lane {
 
     fn report(&self, clock: &dyn Clock) {
         let now = clock.now();
-        let (since, total) = {
-            let Some(mut reports) = self.reports.try_lock() else {
-                return; // Another publisher is about to say it.
-            };
-            if reports.next.is_some_and(|next| now < next) {
-                return;
-            }
-            let total = self.tally.dropped();
-            let since = total - reports.reported;
-            reports.reported = total;
-            reports.next = Some(now + REPORT_EVERY);
-            (since, total)
-        };
-        log::error!(
-            "subscription {} has {} events waiting, its limit: dropped {since} more ({total} in all)",
-            self.id,
-            self.limit
-        );
+        let total = self.tally.dropped();
+        // Not free: another publisher is about to say it.
+        let since = self
+            .reports
+            .try_lock()
+            .and_then(|mut reports| reports.due(now, total));
+        if let Some(since) = since {
+            log::error!(
+                "{} events wait for subscription {}, its limit: dropped {since} more, {total} in all",
+                self.limit,
+                self.id
+            );
+        }
     }
 }
