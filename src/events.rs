@@ -28,6 +28,8 @@
 
 mod app;
 mod bus;
+#[cfg(test)]
+mod bus_tests;
 mod consumer;
 mod contain;
 mod event;
@@ -42,6 +44,10 @@ mod operation;
 mod progress;
 mod retry;
 mod roster;
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod shape_tests;
 mod subscription;
 
 pub use app::{AppEvent, AppEventEnvelope};
