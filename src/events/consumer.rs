@@ -87,10 +87,11 @@ impl Consumer {
             tally,
             bus,
         } = self;
+        // Before the observer goes: whoever sees it gone may rely on this.
+        tally.ended.store(true, Ordering::Release);
         if let Err(text) = contain(move || drop(observer)) {
             log::error!("the observer of subscription {id} panicked as it was dropped: {text}");
         }
-        tally.ended.store(true, Ordering::Release);
         if let Some(bus) = bus.upgrade() {
             bus.forget(id);
         }

@@ -55,7 +55,7 @@ pub(super) struct Tally {
     handled: CachePadded<AtomicU64>,
     /// What waits is to be dropped: the consumer did not drain in time.
     pub(super) cut: AtomicBool,
-    /// The consumer hears of no more events and has let go of its observer.
+    /// The observer has heard all that it will hear.
     pub(super) ended: AtomicBool,
     /// A sweep that nobody waits for lies in the queue.
     pub(super) sweep_asked: AtomicBool,
