@@ -21,7 +21,7 @@ use super::event::Event;
 use super::filter::EventFilter;
 use super::gate::Gate;
 use super::kind::EventKind;
-use super::lane::{self, Control, Lane, Tally};
+use super::lane::{self, Control, Lane, Shared};
 use super::observer::Observer;
 use super::roster::{BusPhase, Identity, Lanes, Refusal, Roster};
 use super::subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};
@@ -165,10 +165,10 @@ impl MessageBus {
 
         let mut report = StopReport::default();
         for lane in &lanes {
-            if !lane.tally.ended.load(Ordering::Acquire) {
-                lane.tally.cut.store(true, Ordering::Relaxed);
+            if !lane.shared.ended.load(Ordering::Acquire) {
+                lane.shared.cut.store(true, Ordering::Relaxed);
                 report.abandoned += 1;
-                report.undelivered += lane.tally.waiting();
+                report.undelivered += lane.waiting();
             }
         }
         inner.roster.write().stopped();
@@ -216,12 +216,12 @@ impl MessageBus {
             })?;
         let id = SubscriptionId::nth(inner.last_id.fetch_add(1, Ordering::Relaxed) + 1);
         let (queue, receiver) = lane::queue();
-        let tally = Arc::<Tally>::default();
+        let shared = Shared::new();
         let consumer = Consumer {
             id,
             observer,
             receiver,
-            tally: Arc::clone(&tally),
+            shared: Arc::clone(&shared),
             bus: Arc::downgrade(inner),
         };
         let thread = Threads::spawn(seat, &format!("bus-{id}"), move || consumer.run())
@@ -230,7 +230,7 @@ impl MessageBus {
             id,
             identity,
             thread.thread().id(),
-            tally,
+            shared,
             filter,
             queue,
             inner.queue_limit,
@@ -313,7 +313,8 @@ impl MessageBus {
     }
 
     /// Returns when every live consumer has handled everything that was published before, except
-    /// the one that calls this.
+    /// the one that calls this. Waits as long as it takes: two observers that flush from inside
+    /// `observe` would wait for each other.
     pub(crate) fn flush(&self) {
         let gate = Gate::new();
         let this_thread = thread::current().id();
@@ -322,7 +323,7 @@ impl MessageBus {
             (roster.active(), roster.draining())
         };
         for lane in active.iter().chain(&draining) {
-            if lane.thread != this_thread && !lane.tally.cut.load(Ordering::Relaxed) {
+            if lane.thread != this_thread && !lane.shared.cut.load(Ordering::Relaxed) {
                 lane.control(Control::Flush(gate.token()));
             }
         }
@@ -333,14 +334,7 @@ impl MessageBus {
     #[must_use]
     pub fn subscriptions(&self) -> Vec<SubscriptionStatus> {
         let lanes = self.inner.roster.read().active();
-        lanes
-            .iter()
-            .map(|lane| SubscriptionStatus {
-                id: lane.id,
-                waiting: lane.tally.waiting(),
-                dropped: lane.tally.dropped(),
-            })
-            .collect()
+        lanes.iter().map(|lane| lane.status()).collect()
     }
 }
 

@@ -247,3 +247,27 @@ fn a_bus_that_nobody_holds_delivers_what_it_has_and_ends_its_threads() {
     // Ends when the observer is dropped, with its thread.
     assert_eq!(begins.iter().count(), 2);
 }
+
+#[test]
+fn a_flush_returns_after_what_its_caller_published_however_many_flush_at_once() {
+    let bus = bus();
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let log = Arc::clone(&heard);
+    let observer = move |event: &Arc<Event>| log.lock().push(event.message());
+    let _subscription = bus
+        .subscribe(EventFilter::all(), Arc::new(observer))
+        .unwrap();
+    std::thread::scope(|scope| {
+        for publisher in 0..4 {
+            let (bus, heard) = (&bus, &heard);
+            scope.spawn(move || {
+                for n in 0..500 {
+                    bus.publish(Event::scheduler_error(format!("{publisher}:{n}"), at()));
+                    bus.flush();
+                    let last = format!("Scheduler error: {publisher}:{n}");
+                    assert!(heard.lock().iter().rev().any(|line| *line == last));
+                }
+            });
+        }
+    });
+}
