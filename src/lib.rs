@@ -3,6 +3,7 @@
 
 pub mod admission;
 mod clock;
+pub mod db;
 mod error;
 mod job;
 mod sync;
