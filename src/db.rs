@@ -97,7 +97,8 @@ pub trait DbResourceProvider: Send + Sync + 'static {
     /// When that cannot be told.
     fn await_visible(&self, handle: &Self::Handle) -> Result<(), JobError>;
 
-    /// Rolls the transaction back. Nothing to do when none is open.
+    /// Rolls the transaction back. Nothing to do when none is open. Waits for a call that another
+    /// thread runs on the handle, which [`close`](Self::close) and [`abort`](Self::abort) stop.
     ///
     /// # Errors
     /// The database's refusal; the connection is discarded at the close then.

@@ -71,7 +71,6 @@ impl Conn {
         read_only: bool,
         deadline: Option<Instant>,
     ) -> rusqlite::Result<()> {
-        self.control.lower();
         self.control.set_deadline(deadline);
         if read_only {
             self.raw.pragma_update(None, "query_only", true)?;
@@ -82,7 +81,6 @@ impl Conn {
     /// Puts the connection back to how the pool keeps it. After an error it is in doubt.
     pub(super) fn leave(&mut self) -> rusqlite::Result<()> {
         self.control.lower();
-        self.control.set_deadline(None);
         self.rollback()?;
         // Also after a session that was not read-only: its job may have set it.
         self.raw.pragma_update(None, "query_only", false)

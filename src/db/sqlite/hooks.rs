@@ -98,7 +98,7 @@ impl Control {
         }
         let step = Duration::from_millis(u64::from(attempt.unsigned_abs()) + 1).min(LONGEST_STEP);
         SystemClock.wait_until(&self.changed, seen, now.checked_add(step));
-        !self.is_raised()
+        true
     }
 
     /// Stops the call that has the connection. To be repeated until it has left.
@@ -127,5 +127,42 @@ impl fmt::Debug for Control {
         f.debug_struct("Control")
             .field("stop", &self.is_raised())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::thread;
+
+    #[test]
+    fn an_interrupt_alone_stops_a_running_statement() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let control =
+            Control::install(&mut connection, Duration::ZERO, Arc::new(SystemClock)).unwrap();
+        connection
+            .progress_handler(0, None::<fn() -> bool>)
+            .unwrap();
+        let (begun, running) = mpsc::channel();
+        let job = thread::spawn(move || {
+            begun.send(()).unwrap();
+            connection.query_row(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9000000)
+                 SELECT count(*) FROM n",
+                [],
+                |row| row.get::<_, i64>(0),
+            )
+        });
+        running.recv().unwrap();
+        while !job.is_finished() {
+            control.raise();
+            thread::yield_now();
+        }
+        let error = job.join().unwrap().unwrap_err();
+        assert_eq!(
+            error.sqlite_error_code(),
+            Some(rusqlite::ErrorCode::OperationInterrupted)
+        );
     }
 }
