@@ -4,6 +4,7 @@
 //! happened" with [`quiesce`]; it never sleeps.
 
 pub mod account_contract;
+pub mod db_provider_contract;
 
 use std::sync::Arc;
 use std::time::Duration;
