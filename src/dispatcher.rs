@@ -10,6 +10,7 @@ mod builder;
 mod delayed;
 mod door;
 mod entry;
+pub mod governor;
 mod inner;
 mod orchestrator;
 mod reaper;
@@ -81,9 +82,9 @@ impl Drop for Owner {
 
 impl JobDispatcher {
     fn new(inner: Arc<Inner>) -> Self {
-        Self {
-            owner: Arc::new(Owner { inner }),
-        }
+        let owner = Arc::new(Owner { inner });
+        owner.inner.set_owner(&owner);
+        Self { owner }
     }
 
     fn inner(&self) -> &Arc<Inner> {

@@ -31,7 +31,6 @@ mod bus;
 #[cfg(test)]
 mod bus_tests;
 mod consumer;
-mod contain;
 mod event;
 mod filter;
 mod gate;

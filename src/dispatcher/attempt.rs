@@ -6,7 +6,7 @@ use super::entry::Entry;
 use super::inner::{Inner, ResolvedModel};
 use super::orchestrator::OrchestratorContext;
 use super::timer::AlarmKey;
-use super::{rerun, settle};
+use super::{governor, rerun, settle};
 use crate::admission::Demand;
 use crate::error::JobError;
 use crate::events::{Event, EventKind, JobStarted, LifecycleEvent};
@@ -25,6 +25,7 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         return;
     };
     let _entered = current::enter(entry.job(), true);
+    let _governed = governor::enter(inner);
     let outcome = rerun::run(inner, entry, &mut *body);
     settle::finish(inner, entry, body, outcome);
 }

@@ -4,9 +4,10 @@
 //! the drop of its last clone can end them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use super::Owner;
 use super::delayed::DueSubmission;
 use super::door::SubmitError;
 use super::entry::Entry;
@@ -59,6 +60,7 @@ pub(super) enum Phase {
 
 pub(crate) struct Inner {
     me: Weak<Inner>,
+    owner: OnceLock<Weak<Owner>>,
     clock: Arc<dyn Clock>,
     bus: MessageBus,
     threads: Arc<Threads>,
@@ -96,6 +98,7 @@ impl Inner {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
+            owner: OnceLock::new(),
             admission: Admission::new(Arc::clone(&parts.clock), parts.bus.clone()),
             clock: parts.clock,
             bus: parts.bus,
@@ -117,6 +120,16 @@ impl Inner {
 
     pub(super) fn weak(&self) -> Weak<Inner> {
         Weak::clone(&self.me)
+    }
+
+    /// Remembers whose this is, without keeping it alive.
+    pub(super) fn set_owner(&self, owner: &Arc<Owner>) {
+        // Set once, by the one constructor.
+        let _ = self.owner.set(Arc::downgrade(owner));
+    }
+
+    pub(super) fn owner(&self) -> Option<Arc<Owner>> {
+        self.owner.get()?.upgrade()
     }
 
     pub(super) fn clock(&self) -> &Arc<dyn Clock> {

@@ -16,7 +16,6 @@ use std::thread;
 use std::time::Duration;
 
 use super::consumer::Consumer;
-use super::contain::contain;
 use super::event::Event;
 use super::filter::EventFilter;
 use super::gate::Gate;
@@ -30,6 +29,7 @@ use crate::job::snapshot::JobProfile;
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
+use crate::unwind::catch;
 
 /// How many events may wait for one subscription (BUS-4).
 const QUEUE_LIMIT: u64 = 1_000_000;
@@ -198,7 +198,7 @@ impl MessageBus {
         observer: Arc<dyn Observer>,
     ) -> Result<Subscription, SubscribeError> {
         let inner = &self.inner;
-        let key = contain(|| observer.key()).unwrap_or_else(|text| {
+        let key = catch(|| observer.key()).unwrap_or_else(|text| {
             log::error!("the key of an observer panicked, so it has none: {text}");
             None
         });
@@ -260,7 +260,7 @@ impl MessageBus {
             Some(wanted) => self.inner.deliver(wanted, Arc::new(event)),
             None => {
                 // It may hold the last reference to a result of the user's.
-                let _ = contain(move || drop(event));
+                let _ = catch(move || drop(event));
             }
         }
     }
@@ -397,7 +397,7 @@ impl Inner {
         match last {
             Some(lane) => lane.push(event, &*self.clock),
             None => {
-                let _ = contain(move || drop(event));
+                let _ = catch(move || drop(event));
             }
         }
     }

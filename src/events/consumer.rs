@@ -14,13 +14,13 @@ use std::sync::{Arc, Weak};
 use crossbeam::channel::Receiver;
 
 use super::bus::Inner;
-use super::contain::contain;
 use super::event::Event;
 use super::gate::Token;
 use super::lane::{Control, Item, Shared};
 use super::observer::Observer;
 use super::subscription::SubscriptionId;
 use crate::sync::atomic::Ordering;
+use crate::unwind::catch;
 
 pub(super) struct Consumer {
     pub(super) id: SubscriptionId,
@@ -52,7 +52,7 @@ impl Consumer {
         if !self.shared.cut.load(Ordering::Relaxed) {
             // One containment for both: it is paid for every event.
             let accepted = Cell::new(false);
-            let outcome = contain(|| {
+            let outcome = catch(|| {
                 accepted.set(self.observer.accepts(&event));
                 if accepted.get() {
                     self.observer.observe(&event);
@@ -72,7 +72,7 @@ impl Consumer {
 
     fn sweep(&self, token: Option<Token>) {
         self.shared.sweep_asked.store(false, Ordering::Relaxed);
-        match contain(|| self.observer.is_stale()) {
+        match catch(|| self.observer.is_stale()) {
             Ok(false) => {}
             Ok(true) => {
                 let removed = self
@@ -98,22 +98,22 @@ impl Consumer {
         } = self;
         // Before the observer goes: whoever sees it gone may rely on this.
         shared.ended.store(true, Ordering::Release);
-        if let Err(text) = contain(move || drop(observer)) {
+        if let Err(text) = catch(move || drop(observer)) {
             log::error!("the observer of subscription {id} panicked as it was dropped: {text}");
         }
         if let Some(bus) = bus.upgrade() {
             bus.forget(id);
         }
         while let Ok(item) = receiver.try_recv() {
-            let _ = contain(move || drop(item));
+            let _ = catch(move || drop(item));
         }
         shared.close_controls();
         // A publisher with an older list may have added something since.
-        let _ = contain(move || drop(receiver));
+        let _ = catch(move || drop(receiver));
     }
 
     fn discard(&self, event: Arc<Event>) {
-        if let Err(text) = contain(move || drop(event)) {
+        if let Err(text) = catch(move || drop(event)) {
             self.log_panic("destructor of an event's payload", &text);
         }
     }

@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use crossbeam::utils::CachePadded;
 
-use super::contain::contain;
 use super::event::Event;
 use super::filter::EventFilter;
 use super::gate::Token;
@@ -30,6 +29,7 @@ use crate::clock::Clock;
 use crate::job::snapshot::JobProfile;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::unwind::catch;
 
 /// How long a subscription stays silent about dropped events after it has spoken: often enough to
 /// be seen, seldom enough not to be the next flood.
@@ -193,11 +193,11 @@ impl Lane {
     pub(super) fn push(&self, event: Arc<Event>, clock: &dyn Clock) {
         if !self.admit() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            let _ = contain(move || drop(event));
+            let _ = catch(move || drop(event));
             self.report(clock);
         } else if let Err(returned) = self.hot.queue.send(Some(event)) {
             // The consumer has ended; this publisher still had it on an older list.
-            let _ = contain(move || drop(returned));
+            let _ = catch(move || drop(returned));
         }
     }
 
