@@ -305,6 +305,8 @@ fn a_call_that_outlasts_the_abort_leaves_an_orphan_that_keeps_its_permit() {
     let (release, released) = mpsc::channel::<()>();
     let (held, dropped) = permit();
     thread::scope(|scope| {
+        // Inside, so that a failed assertion lets the other thread go.
+        let release = release;
         let (handle, stuck) = (&handle, handle.clone());
         scope.spawn(move || {
             stuck.with(|_| {
@@ -375,6 +377,8 @@ fn a_thread_that_waits_on_a_handle_is_released_by_its_close() {
     let (release, released) = mpsc::channel::<()>();
     let (begun, running) = mpsc::channel();
     thread::scope(|scope| {
+        // Inside, so that a failed assertion lets the other thread go.
+        let release = release;
         // The holder leaves only when told to, so the waiter waits until the close.
         let lent = &handle;
         let holder = scope.spawn(move || {
@@ -513,6 +517,8 @@ fn a_call_inside_a_call_is_refused_and_another_thread_waits_its_turn() {
     let (begun, running) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     thread::scope(|scope| {
+        // Inside, so that a failed assertion lets the other thread go.
+        let release = release;
         let lent = &handle;
         scope.spawn(move || {
             lent.with(|conn| {
