@@ -324,7 +324,10 @@ impl JobContext {
     /// Wraps work for another thread so that it counts as this job's there: it cannot submit, and
     /// it cannot wait while the job holds resources. A thread that user code starts counts as
     /// outside any job otherwise.
-    pub fn bind<R>(&self, work: impl FnOnce() -> R + Send) -> impl FnOnce() -> R + Send {
+    pub fn bind<R, F>(&self, work: F) -> impl FnOnce() -> R + Send + use<R, F>
+    where
+        F: FnOnce() -> R + Send,
+    {
         let job = Arc::clone(&self.job);
         move || {
             let _entered = current::enter(&job, false);
