@@ -284,15 +284,21 @@ impl Inner {
             Some(at) => {
                 self.timer.arm(at, Alarm::Delayed(submission));
             }
-            None => submission.refuse(),
+            None => submission.refuse(JobError::invalid_input(
+                "delay",
+                format_args!("{delay:?}"),
+                "must end before the end of time",
+            )),
         }
     }
 
     /// Has a queue's thread submit what was delayed until now.
     pub(super) fn submit_due(&self, submission: Box<dyn DueSubmission>) {
         let errand = Box::new(move |inner: &Arc<Inner>| submission.submit(inner));
-        if self.router.run_errand(errand).is_err() {
-            log::debug!("a delayed submission came due after the queues had stopped");
+        if let Err(late) = self.router.run_errand(errand) {
+            // The queues have stopped. Its drop answers whoever waits; it drops the job as well,
+            // which is no work for the timer's thread.
+            self.settlers.run(move || drop(late));
         }
     }
 

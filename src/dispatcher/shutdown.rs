@@ -103,6 +103,11 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
     // Nothing that waits is waited for: parked, queued, between attempts, delayed.
     inner.admission().stop();
     inner.router().stop();
+    drop(
+        inner
+            .timer()
+            .take_back(|alarm| matches!(alarm, Alarm::Delayed(_))),
+    );
     for entry in inner.entries() {
         if !entry.is_started() {
             settle::cancelled_by_shutdown(inner, &entry);
@@ -139,11 +144,7 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
     }
     wait_for_jobs(inner, clock.now().checked_add(Duration::from_secs(1)));
 
-    for alarm in inner.timer().stop() {
-        if let Alarm::Delayed(submission) = alarm {
-            submission.refuse();
-        }
-    }
+    drop(inner.timer().stop());
     inner
         .bus()
         .publish(Event::Scheduler(SchedulerEvent::Stopped(
