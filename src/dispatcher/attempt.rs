@@ -167,8 +167,9 @@ fn work(
         }))
     });
     let transaction = requirements.transaction && set.has_handles();
-    if transaction {
-        set.begin_all()?;
+    if transaction && let Err(error) = set.begin_all() {
+        // Some have begun.
+        return conclude(context, set, transaction, Err(error));
     }
     let orchestrator = OrchestratorContext::new(context.clone(), Arc::clone(inner));
     let result = contain_result("job", || body.execute(&resources, &orchestrator));
