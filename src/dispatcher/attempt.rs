@@ -63,7 +63,16 @@ fn admitted(
     let demand = contain("requirements", || assemble(inner, requirements, &models))?;
     let holds = !demand.is_empty();
 
-    let grant = inner.admission().admit(demand, context)?;
+    let grant = inner
+        .admission()
+        .admit(demand, context)
+        .inspect_err(|refusal| {
+            // Admission cancels a job only because it stops, and that is a cancellation like any
+            // other: whoever asks what became of the job finds it decided.
+            if refusal.is_cancelled() {
+                settle::signal_shutdown(job);
+            }
+        })?;
     job.note_waits(grant.wait(), grant.waits());
     let models = models.into_iter().map(|model| model.access(job)).collect();
     let resources = ResourceSet::new(grant, models);

@@ -104,14 +104,18 @@ pub(super) fn born_failed(inner: &Arc<Inner>, job: &Arc<JobCore>, refusal: JobEr
     }
 }
 
+/// Why the end of its dispatcher ends a job, and what the event says.
+const SHUTDOWN: (&str, &str) = ("the dispatcher shut down", "Cancelled by shutdown");
+
 /// A job that was still queued when the dispatcher shut down.
 pub(super) fn cancelled_by_shutdown(inner: &Arc<Inner>, entry: &Arc<Entry>) {
-    cancel_queued(
-        inner,
-        entry,
-        "the dispatcher shut down",
-        "Cancelled by shutdown",
-    );
+    cancel_queued(inner, entry, SHUTDOWN.0, SHUTDOWN.1);
+}
+
+/// Tells a job that has a thread that the dispatcher shuts down.
+pub(super) fn signal_shutdown(job: &JobCore) {
+    job.signal_cancellation(SHUTDOWN.0, SHUTDOWN.1);
+    job.fire_cancellation();
 }
 
 /// Settles a job that has no thread yet. Answers false when it has been started.
@@ -138,7 +142,7 @@ fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
         (Decision::Cancelled, _) => JobState::Cancelled,
         (Decision::TimedOut, _) => JobState::TimedOut,
         (_, Ok(_)) => JobState::Completed,
-        (_, Err(error)) if error.is_cancelled() => JobState::Cancelled,
+        // Also with a cancellation that is not its own, such as a child's that it passed on.
         (_, Err(_)) => JobState::Failed,
     };
     if let Err(error) = job.end(state) {
@@ -178,16 +182,10 @@ fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[Model
                 snapshot,
                 at,
                 forced: false,
-                message: job.cancellation().map_or_else(
-                    || {
-                        outcome
-                            .as_ref()
-                            .err()
-                            .map(ToString::to_string)
-                            .unwrap_or_default()
-                    },
-                    |cancellation| cancellation.message,
-                ),
+                message: job
+                    .cancellation()
+                    .map(|cancellation| cancellation.message)
+                    .unwrap_or_default(),
                 terminal,
             }),
             EventKind::JobTimedOut => LifecycleEvent::TimedOut(JobTimedOut {
