@@ -183,7 +183,7 @@ fn await_dependencies(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     // Counted down for those that have settled; the rest count down as they settle. Whoever takes
     // the last one routes.
     let mut last = false;
-    for dependency in job.dependencies() {
+    for dependency in job.dependencies().iter() {
         if !dependency.add_dependent(job) {
             last |= job.dependency_settled();
         }
@@ -362,7 +362,7 @@ fn refuse_cycle(job: &Arc<JobCore>, parent: &Parent) -> Result<(), SubmitError> 
                 .collect();
             return Err(SubmitError::Cycle { path });
         }
-        for dependency in last.dependencies() {
+        for dependency in last.dependencies().iter() {
             let mut longer = way.clone();
             longer.push(Arc::clone(dependency));
             ways.push(longer);

@@ -239,10 +239,16 @@ impl Inner {
     }
 
     /// Routes a job whose last dependency has settled; nothing when it has ended meanwhile.
-    pub(super) fn route_dependent(self: &Arc<Self>, job: &JobCore) {
+    /// Answers it back when the queues have stopped.
+    pub(super) fn route_dependent(self: &Arc<Self>, job: &JobCore) -> Option<Arc<Entry>> {
         if let Some(entry) = self.entry(job.id()) {
-            self.route(&entry);
+            return (!self.router.route(self, &entry)).then_some(entry);
         }
+        // It may be a job of another dispatcher, which routes it there.
+        if let Some(supervisor) = job.supervisor() {
+            supervisor.dependencies_settled(job);
+        }
+        None
     }
 
     pub(super) fn note_failed_spawn(&self) {
@@ -341,6 +347,12 @@ impl Supervisor for Inner {
         entry.job().signal_cancellation(reason, reason);
         entry.job().fire_cancellation();
         true
+    }
+
+    fn dependencies_settled(&self, job: &JobCore) {
+        if let (Some(inner), Some(entry)) = (self.me.upgrade(), self.entry(job.id())) {
+            inner.route(&entry);
+        }
     }
 }
 

@@ -61,7 +61,7 @@ fn refuse_failed_dependencies(job: &JobCore) -> Result<(), JobError> {
     if job.terms().tolerates_dependency_failures {
         return Ok(());
     }
-    for dependency in job.dependencies() {
+    for dependency in job.dependencies().iter() {
         if let Some(Err(cause)) = dependency.outcome() {
             return Err(JobError::dependency_failed(dependency.id(), cause));
         }

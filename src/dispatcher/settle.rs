@@ -125,18 +125,41 @@ pub(super) fn cancel_queued(
     reason: &str,
     message: &str,
 ) -> bool {
-    let Some(body) = entry.take_body() else {
-        return false;
-    };
+    let stopped = stop_queued(inner, entry, reason, message);
+    let was_queued = stopped.is_some();
+    if let Some(outcome) = stopped {
+        settle(inner, entry, outcome);
+    }
+    was_queued
+}
+
+/// Takes a job that has no thread out of the queues and tells it to stop; `None` when it has been
+/// started.
+fn stop_queued(inner: &Inner, entry: &Arc<Entry>, reason: &str, message: &str) -> Option<Outcome> {
+    let body = entry.take_body()?;
     inner.router().remove(entry);
     entry.job().signal_cancellation(reason, message);
     entry.job().fire_cancellation();
     discard(body);
-    settle(inner, entry, Err(interrupted(entry.job(), None)));
-    true
+    Some(Err(interrupted(entry.job(), None)))
 }
 
+/// Ends a job, and after it those that depend on it and find the queues stopped, and so on: one
+/// after the other, because such a chain may be longer than the stack is deep.
 fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
+    let mut refused = end_one(inner, job, outcome);
+    while let Some(entry) = refused.pop() {
+        let stopped = stop_queued(inner, &entry, SHUTDOWN.0, SHUTDOWN.1);
+        if let Some(outcome) = stopped
+            && entry.job().take_settlement()
+        {
+            refused.extend(end_one(inner, entry.job(), outcome));
+        }
+    }
+}
+
+/// Ends one job and routes those that depended on it alone; answers whom the queues refused.
+fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<Entry>> {
     let _ = job.begin_finishing();
     let state = match (job.decision(), &outcome) {
         (Decision::Cancelled, _) => JobState::Cancelled,
@@ -151,11 +174,14 @@ fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
     let calls: Arc<[ModelCall]> = job.take_model_calls().into();
     tell_end(job, state, &outcome, calls);
     inner.leave(job);
-    for dependent in job.settle(outcome) {
-        if dependent.dependency_settled() {
-            inner.route_dependent(&dependent);
-        }
-    }
+    let refused = job
+        .settle(outcome)
+        .into_iter()
+        .filter(|dependent| dependent.dependency_settled())
+        .filter_map(|dependent| inner.route_dependent(&dependent))
+        .collect();
+    job.let_go();
+    refused
 }
 
 fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[ModelCall]>) {

@@ -244,7 +244,7 @@ impl JobContext {
         self.job.on_timeout(callback);
     }
 
-    // What it depends on.
+    // What it depends on. Let go of when the job has ended.
 
     /// The result of a job that this one was submitted after.
     ///
@@ -259,8 +259,8 @@ impl JobContext {
             .job
             .dependencies()
             .iter()
-            .find(|dependency| Arc::ptr_eq(dependency, handle.job()));
-        match declared.and_then(|dependency| dependency.outcome()) {
+            .any(|dependency| Arc::ptr_eq(dependency, handle.job()));
+        match declared.then(|| handle.job().outcome()).flatten() {
             Some(outcome) => downcast(outcome?),
             None => Err(JobError::illegal_state(format!(
                 "job {} was not submitted after {}: name it with `after`",
@@ -276,11 +276,12 @@ impl JobContext {
     /// As for [`dependency`](Self::dependency), and `IllegalState` when it was submitted after none
     /// or several.
     pub fn single_dependency_result<T: Send + Sync + 'static>(&self) -> Result<Arc<T>, JobError> {
-        let [dependency] = self.job.dependencies() else {
+        let dependencies = self.job.dependencies();
+        let [dependency] = &*dependencies else {
             return Err(JobError::illegal_state(format!(
                 "job {} was submitted after {} jobs, not one: ask for each by its handle",
                 self.job_id(),
-                self.job.dependencies().len()
+                dependencies.len()
             )));
         };
         downcast(self.outcome_of(dependency)?)
@@ -291,6 +292,7 @@ impl JobContext {
     #[must_use]
     pub fn dependency_results(&self) -> Vec<(JobSnapshot, Arc<dyn Any + Send + Sync>)> {
         self.settled_dependencies()
+            .into_iter()
             .filter_map(|(snapshot, outcome)| Some((snapshot, outcome.ok()?)))
             .collect()
     }
@@ -299,17 +301,17 @@ impl JobContext {
     #[must_use]
     pub fn dependency_errors(&self) -> Vec<(JobSnapshot, JobError)> {
         self.settled_dependencies()
+            .into_iter()
             .filter_map(|(snapshot, outcome)| Some((snapshot, outcome.err()?)))
             .collect()
     }
 
-    fn settled_dependencies(
-        &self,
-    ) -> impl Iterator<Item = (JobSnapshot, super::core::Outcome)> + '_ {
+    fn settled_dependencies(&self) -> Vec<(JobSnapshot, super::core::Outcome)> {
         self.job
             .dependencies()
             .iter()
             .filter_map(|dependency| Some((dependency.snapshot(), dependency.outcome()?)))
+            .collect()
     }
 
     fn outcome_of(&self, dependency: &JobCore) -> super::core::Outcome {
@@ -352,4 +354,6 @@ impl Supervisor for Alone {
     fn cancel(&self, _: &Arc<JobCore>, _: &str) -> bool {
         false
     }
+
+    fn dependencies_settled(&self, _: &JobCore) {}
 }

@@ -25,6 +25,7 @@ use crate::error::JobError;
 use crate::events::{Event, EventKind, MessageBus, ModelCall, Subscription};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use crate::unwind::discard;
 
 /// What a job ends with; shared by the handle, the dependents and the completed event.
 pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
@@ -33,6 +34,9 @@ pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
 pub(crate) trait Supervisor: Send + Sync {
     /// Cancels a queued or running job; false when it is neither.
     fn cancel(&self, job: &Arc<JobCore>, reason: &str) -> bool;
+
+    /// Routes a job that waited for others; nothing when it has ended meanwhile.
+    fn dependencies_settled(&self, job: &JobCore);
 }
 
 pub(crate) struct JobCore {
@@ -53,7 +57,9 @@ pub(crate) struct JobCore {
     told: Mutex<Told>,
     settlement: AtomicBool,
     settled: Mutex<Settled>,
-    dependencies: Vec<Arc<JobCore>>,
+    /// Until the job has settled: a chain of jobs would keep all of its results otherwise, and
+    /// drop them one inside the other.
+    dependencies: Mutex<Arc<[Arc<JobCore>]>>,
     pending_dependencies: AtomicUsize,
     waiting: Mutex<Option<WaitingFor>>,
     /// The ordinal that an orchestrator's present step gives to its children.
@@ -104,6 +110,8 @@ struct Told {
 #[derive(Default)]
 struct Settled {
     outcome: Option<Outcome>,
+    /// Subscriptions have ended, and the outcome is about to be there.
+    closing: bool,
     waiters: Vec<Arc<WaitCell>>,
     dependents: Vec<Arc<JobCore>>,
     /// Subscriptions that end with the job.
@@ -171,7 +179,7 @@ impl JobCore {
             settlement: AtomicBool::new(false),
             settled: Mutex::default(),
             pending_dependencies: AtomicUsize::new(new.dependencies.len()),
-            dependencies: new.dependencies,
+            dependencies: Mutex::new(new.dependencies.into()),
             waiting: Mutex::new(None),
             step: AtomicI64::new(0),
         })
@@ -209,8 +217,9 @@ impl JobCore {
         self.profile.ids.parent.is_none()
     }
 
-    pub(crate) fn dependencies(&self) -> &[Arc<JobCore>] {
-        &self.dependencies
+    /// The jobs that this one was submitted after; none once it has settled.
+    pub(crate) fn dependencies(&self) -> Arc<[Arc<JobCore>]> {
+        Arc::clone(&self.dependencies.lock())
     }
 
     /// Where the job's thread sleeps, whatever it waits for.
@@ -519,24 +528,36 @@ impl JobCore {
     }
 
     /// Delivers the outcome: wakes whoever waits and answers the jobs that depend on this one.
+    ///
+    /// Called once, by whoever took the settlement token.
     pub(crate) fn settle(&self, outcome: Outcome) -> Vec<Arc<JobCore>> {
-        let (waiters, dependents, subscriptions) = {
+        let subscriptions = {
             let mut settled = self.settled.lock();
-            if settled.outcome.is_some() {
-                return Vec::new();
-            }
+            settled.closing = true;
+            std::mem::take(&mut settled.subscriptions)
+        };
+        // Before anybody can see the outcome: what is submitted next is not theirs to hear.
+        drop(subscriptions);
+        let (waiters, dependents) = {
+            let mut settled = self.settled.lock();
             settled.outcome = Some(outcome);
             (
                 std::mem::take(&mut settled.waiters),
                 std::mem::take(&mut settled.dependents),
-                std::mem::take(&mut settled.subscriptions),
             )
         };
-        drop(subscriptions);
         for waiter in waiters {
             waiter.notify();
         }
         dependents
+    }
+
+    /// Lets go of what a settled job needs no more. After the settlement: the results of its
+    /// dependencies and the captures of its callbacks are the user's, and drop as they like.
+    pub(crate) fn let_go(&self) {
+        let dependencies = std::mem::take(&mut *self.dependencies.lock());
+        drop(dependencies);
+        self.on_cancel.close();
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
@@ -560,7 +581,7 @@ impl JobCore {
     /// Keeps a subscription until the settlement; drops it at once when that has been.
     pub(crate) fn keep_until_settled(&self, subscription: Subscription) {
         let mut settled = self.settled.lock();
-        if settled.outcome.is_none() {
+        if !settled.closing {
             settled.subscriptions.push(subscription);
             return;
         }
@@ -592,6 +613,15 @@ impl JobCore {
     /// One dependency less to wait for; true for the last.
     pub(crate) fn dependency_settled(&self) -> bool {
         self.pending_dependencies.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+}
+
+impl Drop for JobCore {
+    fn drop(&mut self) {
+        // The last reference may be a runtime thread's, and the result's destructor is a user's.
+        if let Some(outcome) = self.settled.get_mut().outcome.take() {
+            discard(outcome);
+        }
     }
 }
 
