@@ -610,6 +610,11 @@ impl JobCore {
         true
     }
 
+    /// The jobs that wait for this one to settle.
+    pub(crate) fn dependents(&self) -> Vec<Arc<JobCore>> {
+        self.settled.lock().dependents.clone()
+    }
+
     /// One dependency less to wait for; true for the last.
     pub(crate) fn dependency_settled(&self) -> bool {
         self.pending_dependencies.fetch_sub(1, Ordering::SeqCst) == 1
