@@ -129,9 +129,9 @@ pub(super) fn submit(
         Ok(description) => (None, description),
         Err(error) => unknown(&error),
     };
-    let (requirements_failed, requirements) = match requirements {
+    let (requirements_failed, (requirements, summary)) = match requirements {
         Ok(requirements) => (None, requirements),
-        Err(error) => (Some(error), JobRequirements::none()),
+        Err(error) => (Some(error), (JobRequirements::none(), String::new())),
     };
 
     let job = new_job(
@@ -146,14 +146,14 @@ pub(super) fn submit(
     let refusal = description_failed
         .or(requirements_failed)
         .or_else(|| judge_authority(&terms.parent, caller.as_ref()).err())
-        .or_else(|| judge_terms(&job, &requirements).err());
+        .or_else(|| judge_terms(&job, &requirements, &summary).err());
     if let Some(refusal) = refusal {
         discard(body);
+        discard(requirements);
         settle::born_failed(inner, &job, refusal);
         return Ok(job);
     }
 
-    let summary = requirements.summary();
     let run_at_once = requirements.run_at_once;
     discard(requirements);
     let entry = Entry::new(Arc::clone(&job), body, run_at_once);
@@ -313,15 +313,18 @@ fn judge_authority(parent: &Parent, caller: Option<&Current>) -> Result<(), JobE
 }
 
 /// DOOR-4, and what cannot work in the requirements themselves.
-fn judge_terms(job: &JobCore, requirements: &JobRequirements) -> Result<(), JobError> {
+fn judge_terms(
+    job: &JobCore,
+    requirements: &JobRequirements,
+    summary: &str,
+) -> Result<(), JobError> {
     if requirements.declares_resources() && job.terms().timeout.is_none() {
         return Err(JobError::system(
             "dispatcher",
             format!(
-                "{} declares resources ({}) and no timeout: every permit has to come back in \
-                 finite time, so give it one",
-                job.id(),
-                requirements.summary()
+                "{} declares resources ({summary}) and no timeout: every permit has to come back \
+                 in finite time, so give it one",
+                job.id()
             ),
         ));
     }
