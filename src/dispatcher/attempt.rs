@@ -26,7 +26,9 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     };
     let _entered = current::enter(entry.job(), true);
     let _governed = governor::enter(inner);
-    let outcome = rerun::run(inner, entry, &mut *body);
+    // What the parts below contain themselves they tell better. This is for the rest, such as the
+    // destructor of something that an error carries: no panic leaves a job unsettled.
+    let outcome = contain_result("job", || rerun::run(inner, entry, &mut *body));
     settle::finish(inner, entry, body, outcome);
 }
 
@@ -96,6 +98,13 @@ fn admitted(
         held.leave();
         return Err(error);
     }
+    if let Some(interruption) = job.interruption() {
+        // Told to stop before anything was done with the grant, which is taken back whole.
+        held.open = false;
+        resources.undo();
+        held.leave();
+        return Err(interruption);
+    }
 
     let outcome = work(inner, context, requirements, &resources, body, number);
     tell_limits(inner, requirements, &outcome);
@@ -161,9 +170,6 @@ fn work(
     number: u32,
 ) -> Outcome {
     let job = context.core();
-    if let Some(interruption) = job.interruption() {
-        return Err(interruption);
-    }
     let resources = JobResources::new(Arc::clone(set));
     contain_result("job", || body.pre_execute(&resources, context))?;
     job.start(number);
