@@ -17,6 +17,7 @@ use crate::events::{
     AppEvent, AppEventEnvelope, Event, EventKind, JobProgress, MessageBus, Notification,
     ProgressEvent, Severity,
 };
+use crate::unwind::discard;
 
 /// A job, seen from inside. A clone is the same job.
 #[derive(Clone)]
@@ -151,6 +152,9 @@ impl JobContext {
     /// or for everything.
     pub fn publish_event(&self, event: Arc<dyn AppEvent>) {
         let at = self.job.clock().wall();
+        // Telling holds a lock of the job's, under which the event must not be dropped: it is the
+        // user's, and nobody may want it.
+        let kept = Arc::clone(&event);
         self.job.tell(EventKind::App, |snapshot| {
             Event::App(AppEventEnvelope {
                 event,
@@ -158,6 +162,7 @@ impl JobContext {
                 at,
             })
         });
+        discard(kept);
     }
 
     /// Notes a fact on the job, in place of an earlier one under the same key.
