@@ -37,6 +37,7 @@ pub(super) fn finish(
         // Settled long ago, by the reaper: no hook of an abandoned job runs.
         discard(body);
         discard(outcome);
+        job.let_go();
         return;
     }
     entry.set_pending(outcome.clone());
@@ -50,6 +51,7 @@ pub(super) fn finish(
         inner.disarm(alarm);
     }
     settle(inner, entry, outcome);
+    job.let_go();
 }
 
 /// A job that was told to stop before its own work was done ends with that, whatever it answered.
@@ -101,6 +103,7 @@ pub(super) fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, outcome: Outcome) {
 pub(super) fn born_failed(inner: &Arc<Inner>, job: &Arc<JobCore>, refusal: JobError) {
     if job.take_settlement() {
         end(inner, job, Err(refusal));
+        job.let_go();
     }
 }
 
@@ -129,6 +132,7 @@ pub(super) fn cancel_queued(
     let was_queued = stopped.is_some();
     if let Some(outcome) = stopped {
         settle(inner, entry, outcome);
+        entry.job().let_go();
     }
     was_queued
 }
@@ -154,6 +158,7 @@ fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
             && entry.job().take_settlement()
         {
             refused.extend(end_one(inner, entry.job(), outcome));
+            entry.job().let_go();
         }
     }
 }
@@ -174,14 +179,11 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
     let calls: Arc<[ModelCall]> = job.take_model_calls().into();
     tell_end(job, state, &outcome, calls);
     inner.leave(job);
-    let refused = job
-        .settle(outcome)
+    job.settle(outcome)
         .into_iter()
         .filter(|dependent| dependent.dependency_settled())
         .filter_map(|dependent| inner.route_dependent(&dependent))
-        .collect();
-    job.let_go();
-    refused
+        .collect()
 }
 
 fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[ModelCall]>) {

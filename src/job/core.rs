@@ -471,20 +471,22 @@ impl JobCore {
         let wall = self.clock.wall();
         let mut live = self.live.lock();
         let now = live.moment.state;
-        if now.is_terminal() {
-            if now == state {
-                return Ok(());
-            }
+        if now.is_terminal() && now != state {
             return Err(JobError::illegal_state(format!(
                 "job {} is {now} and cannot become {state}: an ended job stays as it is",
                 self.id()
             )));
         }
-        let moment = Arc::make_mut(&mut live.moment);
-        moment.state = state;
-        moment.ended_at = Some(wall);
+        if now != state {
+            let moment = Arc::make_mut(&mut live.moment);
+            moment.state = state;
+            moment.ended_at = Some(wall);
+        }
         drop(live);
-        self.on_timeout.close();
+        if state != JobState::TimedOut {
+            // It will not time out any more. Of one that has, whoever signalled that runs them.
+            self.on_timeout.close();
+        }
         Ok(())
     }
 
@@ -552,12 +554,16 @@ impl JobCore {
         dependents
     }
 
-    /// Lets go of what a settled job needs no more. After the settlement: the results of its
-    /// dependencies and the captures of its callbacks are the user's, and drop as they like.
+    /// Lets go of what a settled job needs no more: the results of its dependencies, and the
+    /// captures of its callbacks, which may well be the job itself. They are the user's and drop as
+    /// they like, so this comes after the settlement, and never on a thread that others wait for.
     pub(crate) fn let_go(&self) {
         let dependencies = std::mem::take(&mut *self.dependencies.lock());
         drop(dependencies);
-        self.on_cancel.close();
+        if !self.is_cancelled() {
+            // Else whoever signalled runs them, if he has not yet.
+            self.on_cancel.close();
+        }
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
