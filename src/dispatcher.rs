@@ -226,14 +226,7 @@ impl JobDispatcher {
     pub fn cancel_tree(&self, job_id: &str, reason: &str) -> usize {
         let message = format!("Cancelled with {job_id}: {reason}");
         shutdown::cancel_where(self.inner(), reason, &message, |job| {
-            let mut next = Some(Arc::clone(job));
-            while let Some(at) = next {
-                if at.id() == job_id {
-                    return true;
-                }
-                next = at.parent();
-            }
-            false
+            job.profile().ids.is_or_descends_from(job_id)
         })
     }
 

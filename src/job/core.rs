@@ -214,7 +214,7 @@ impl JobCore {
     }
 
     pub(crate) fn is_root(&self) -> bool {
-        self.profile.ids.parent.is_none()
+        self.profile.ids.parent().is_none()
     }
 
     /// The jobs that this one was submitted after; none once it has settled.

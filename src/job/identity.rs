@@ -106,8 +106,41 @@ pub(crate) struct JobIds {
     pub(crate) job: Arc<str>,
     pub(crate) workflow: Arc<str>,
     pub(crate) user: Arc<str>,
-    /// The id of the orchestrator that submitted it; none for a root job.
-    pub(crate) parent: Option<Arc<str>>,
+    /// The orchestrator that submitted it and those above; none for a root job. By their ids, so
+    /// that a tree holds together when some of its jobs are gone.
+    lineage: Option<Arc<Ancestor>>,
+}
+
+/// An orchestrator above a job, and the one above it.
+struct Ancestor {
+    id: Arc<str>,
+    above: Option<Arc<Ancestor>>,
+}
+
+/// An id says who is above it.
+impl PartialEq for Ancestor {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Ancestor {}
+
+impl fmt::Debug for Ancestor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id)
+    }
+}
+
+impl Drop for Ancestor {
+    /// One after the other: jobs that each submit the next make a lineage without end, and
+    /// dropped one inside the other it would be deeper than the stack.
+    fn drop(&mut self) {
+        let mut next = self.above.take();
+        while let Some(mut ancestor) = next.and_then(Arc::into_inner) {
+            next = ancestor.above.take();
+        }
+    }
 }
 
 impl JobIds {
@@ -116,8 +149,28 @@ impl JobIds {
             job: format!("{prefix}-{}", tail()).into(),
             workflow: workflow.id_shared(),
             user: workflow.user_shared(),
-            parent: None,
+            lineage: None,
         }
+    }
+
+    /// The id of the orchestrator that submitted it; none for a root job.
+    pub(crate) fn parent(&self) -> Option<&str> {
+        self.lineage.as_deref().map(|parent| &*parent.id)
+    }
+
+    /// Whether this is the job, or a descendant of it.
+    pub(crate) fn is_or_descends_from(&self, job: &str) -> bool {
+        let mut above = &self.lineage;
+        if &*self.job == job {
+            return true;
+        }
+        while let Some(ancestor) = above {
+            if &*ancestor.id == job {
+                return true;
+            }
+            above = &ancestor.above;
+        }
+        false
     }
 
     pub(crate) fn of_child(&self, prefix: &str) -> Self {
@@ -125,7 +178,10 @@ impl JobIds {
             job: format!("{prefix}-{}", tail()).into(),
             workflow: Arc::clone(&self.workflow),
             user: Arc::clone(&self.user),
-            parent: Some(Arc::clone(&self.job)),
+            lineage: Some(Arc::new(Ancestor {
+                id: Arc::clone(&self.job),
+                above: self.lineage.clone(),
+            })),
         }
     }
 }
@@ -148,7 +204,7 @@ mod tests {
         assert_eq!(workflow.user(), "user-1");
         let ids = JobIds::of_root(&workflow, "Load");
         assert_eq!(&*ids.workflow, workflow.id());
-        assert_eq!(ids.parent, None);
+        assert_eq!(ids.parent(), None);
     }
 
     // case ID-02
@@ -172,9 +228,22 @@ mod tests {
         let root = JobIds::of_root(&Workflow::new("u", "w").unwrap(), "Root");
         let (a, b) = (root.of_child("Same"), root.of_child("Same"));
         assert_ne!(a.job, b.job);
-        assert_eq!(a.parent.as_deref(), Some(&*root.job));
+        assert_eq!(a.parent(), Some(&*root.job));
         assert_eq!(a.workflow, root.workflow);
         assert_eq!(a.user, root.user);
+    }
+
+    #[test]
+    fn a_lineage_is_as_long_as_it_gets() {
+        let root = JobIds::of_root(&Workflow::new("u", "w").unwrap(), "Root");
+        let mut last = root.clone();
+        for _ in 0..200_000 {
+            last = last.of_child("Next");
+        }
+        assert!(last.is_or_descends_from(&root.job));
+        assert!(last.is_or_descends_from(&last.job));
+        assert!(!root.is_or_descends_from(&last.job));
+        drop(last);
     }
 
     #[test]

@@ -78,13 +78,13 @@ impl JobSnapshot {
     /// The id of the orchestrator that submitted it; `None` for a root job.
     #[must_use]
     pub fn parent_id(&self) -> Option<&str> {
-        self.profile.ids.parent.as_deref()
+        self.profile.ids.parent()
     }
 
     /// Whether the job was submitted directly under its workflow.
     #[must_use]
     pub fn is_root(&self) -> bool {
-        self.profile.ids.parent.is_none()
+        self.profile.ids.parent().is_none()
     }
 
     /// On whose behalf it runs.
