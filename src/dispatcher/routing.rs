@@ -112,6 +112,31 @@ impl Lines {
         }
     }
 
+    /// Where the next job stands in its line. No two have the same rank.
+    fn rank(&mut self, entry: &Entry, priority_queue: bool) -> Rank {
+        let (priority, sequence) = if entry.runs_at_once() {
+            self.ahead -= 1;
+            (i32::MAX, self.ahead)
+        } else {
+            self.submitted += 1;
+            let priority = if priority_queue {
+                entry.job().profile().priority
+            } else {
+                0
+            };
+            (priority, self.submitted)
+        };
+        Rank {
+            priority: std::cmp::Reverse(priority),
+            sequence,
+        }
+    }
+
+    fn insert(&mut self, entry: &Arc<Entry>, place: Place) {
+        entry.set_place(Some(place));
+        self.line(place.class).insert(place.rank, Arc::clone(entry));
+    }
+
     fn is_empty(&self) -> bool {
         self.by_class.iter().all(BTreeMap::is_empty)
     }
@@ -155,58 +180,40 @@ impl Router {
             Class::Child
         };
         let queue = self.queue(priority_queue);
-        let seat = {
+        let (seat, place) = {
             let mut lines = queue.lines.lock();
             if lines.stopped {
                 return false;
             }
+            // Its own also when it starts here: a spawn that fails puts it where it belongs.
+            let place = Place {
+                priority_queue,
+                class,
+                rank: lines.rank(entry, priority_queue),
+            };
             let free = entry.runs_at_once() || lines.line(class).is_empty();
             let seat = free
                 .then(|| inner.threads().try_seat(self.marks.of(class)))
                 .flatten();
             if seat.is_none() {
-                let sequence = if entry.runs_at_once() {
-                    lines.ahead -= 1;
-                    lines.ahead
-                } else {
-                    lines.submitted += 1;
-                    lines.submitted
-                };
-                let rank = Rank {
-                    priority: std::cmp::Reverse(match (entry.runs_at_once(), priority_queue) {
-                        (true, _) => i32::MAX,
-                        (false, true) => job.profile().priority,
-                        (false, false) => 0,
-                    }),
-                    sequence,
-                };
-                let place = Place {
-                    priority_queue,
-                    class,
-                    rank,
-                };
-                entry.set_place(Some(place));
-                lines.line(class).insert(rank, Arc::clone(entry));
+                lines.insert(entry, place);
             }
-            seat
+            (seat, place)
         };
         match seat {
-            Some(seat) => self.start(
-                inner,
-                entry,
-                seat,
-                Place {
-                    priority_queue,
-                    class,
-                    rank: Rank {
-                        priority: std::cmp::Reverse(i32::MAX),
-                        sequence: i64::MIN,
-                    },
-                },
-            ),
-            None => queue.cell.notify(),
+            Some(seat) => self.start(inner, entry, seat, place),
+            None => self.inserted(entry, queue),
         }
         true
+    }
+
+    /// An entry was put into a line, where its queue's thread finds it; unless it was cancelled on
+    /// the way, by somebody who did not find it there.
+    fn inserted(&self, entry: &Entry, queue: &Queue) {
+        if entry.is_started() {
+            self.remove(entry);
+        }
+        queue.cell.notify();
     }
 
     /// Takes a queued job out of its line.
@@ -271,10 +278,7 @@ impl Router {
             let stopped = {
                 let mut lines = queue.lines.lock();
                 if !lines.stopped {
-                    entry.set_place(Some(place));
-                    lines
-                        .line(place.class)
-                        .insert(place.rank, Arc::clone(entry));
+                    lines.insert(entry, place);
                 }
                 lines.stopped
             };
@@ -282,7 +286,7 @@ impl Router {
                 settle::cancelled_by_shutdown(inner, entry);
             }
             inner.note_failed_spawn();
-            queue.cell.notify();
+            self.inserted(entry, queue);
         }
     }
 
@@ -366,6 +370,9 @@ enum Next {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatcher::JobDispatcher;
+    use crate::dispatcher::inner::Phase;
+    use crate::job::{JobRequirements, Workflow, job_fn};
 
     // case SUB-11
     #[test]
@@ -377,6 +384,34 @@ mod tests {
         let mut order = [rank(1, 1), rank(9, 3), rank(1, 2), rank(9, 4)];
         order.sort();
         assert_eq!(order, [rank(9, 3), rank(9, 4), rank(1, 1), rank(1, 2)]);
+    }
+
+    #[test]
+    fn jobs_whose_threads_do_not_start_stay_in_line_every_one() {
+        // No system maps stacks of this size, so every spawn is refused.
+        let dispatcher = JobDispatcher::builder()
+            .stack_size(usize::MAX / 4)
+            .build()
+            .unwrap();
+        dispatcher.inner().advance(&[Phase::Built], Phase::Started);
+        let workflow = Workflow::new("alice", "test").unwrap();
+        let submit = |requirements: fn() -> JobRequirements| {
+            let job = job_fn(requirements, |_, _| Ok(()));
+            dispatcher.submit(&workflow, job).unwrap()
+        };
+        let at_once = || JobRequirements::none().run_at_once();
+        let jobs = [
+            submit(at_once),
+            submit(at_once),
+            submit(JobRequirements::none),
+            submit(at_once),
+        ];
+        assert_eq!(dispatcher.queue_len(), 4);
+        assert_eq!(dispatcher.threads().live, dispatcher.threads().peak - 1);
+        for (left, job) in (0..4).rev().zip(&jobs) {
+            assert!(job.cancel("enough"));
+            assert_eq!(dispatcher.queue_len(), left);
+        }
     }
 
     #[test]
