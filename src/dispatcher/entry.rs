@@ -9,6 +9,7 @@ use crate::job::core::{JobCore, Outcome};
 use crate::job::resources::ResourceSet;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::unwind::discard;
 
 /// A job from its acceptance to its settlement.
 pub(super) struct Entry {
@@ -84,6 +85,12 @@ impl Entry {
         self.pending.lock().clone()
     }
 
+    /// The job has settled with it.
+    pub(super) fn clear_pending(&self) {
+        let pending = self.pending.lock().take();
+        discard(pending);
+    }
+
     /// Nobody waits for the job's thread any more.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
@@ -91,5 +98,17 @@ impl Entry {
 
     pub(super) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // Whoever has the last reference, these are the user's, and their destructors may panic.
+        if let Some(body) = self.body.get_mut().take() {
+            discard(body);
+        }
+        if let Some(pending) = self.pending.get_mut().take() {
+            discard(pending);
+        }
     }
 }

@@ -36,8 +36,8 @@ const STALE_SWEEP: Duration = Duration::from_secs(60);
 pub(super) enum Alarm {
     /// An attempt's timeout: phase one.
     Timeout(Arc<Entry>),
-    /// The grace after it: phase two.
-    Grace(Arc<Entry>),
+    /// The grace after it: phase two. Most jobs have ended by then, and are not kept for it.
+    Grace(Weak<Entry>),
     /// An abort that takes too long.
     Abort(Arc<Entry>),
     /// Hooks that take too long.

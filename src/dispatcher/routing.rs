@@ -201,7 +201,7 @@ impl Router {
             (seat, place)
         };
         match seat {
-            Some(seat) => self.start(inner, entry, seat, place),
+            Some(seat) => self.start(inner, Arc::clone(entry), seat, place),
             None => self.inserted(entry, queue),
         }
         true
@@ -266,27 +266,32 @@ impl Router {
         }
     }
 
-    fn start(&self, inner: &Arc<Inner>, entry: &Arc<Entry>, seat: Seat, place: Place) {
+    /// Starts the job's thread. The entry goes there, so that it is not a queue's thread that drops
+    /// the last reference to a job, and with it the user's values.
+    fn start(&self, inner: &Arc<Inner>, entry: Arc<Entry>, seat: Seat, place: Place) {
+        let kept = Arc::downgrade(&entry);
+        let name = Arc::clone(&entry.job().profile().ids.job);
         let spawned = {
-            let (inner, entry) = (Arc::clone(inner), Arc::clone(entry));
-            let name = entry.job().id().to_owned();
+            let inner = Arc::clone(inner);
             Threads::spawn(seat, &name, move || attempt::run(&inner, &entry))
         };
         if let Err(error) = spawned {
-            log::warn!("no thread for {}: {error}; it waits", entry.job().id());
+            log::warn!("no thread for {name}: {error}; it waits");
+            inner.note_failed_spawn();
+            // Gone only when it was cancelled meanwhile.
+            let Some(entry) = kept.upgrade() else { return };
             let queue = self.queue(place.priority_queue);
             let stopped = {
                 let mut lines = queue.lines.lock();
                 if !lines.stopped {
-                    lines.insert(entry, place);
+                    lines.insert(&entry, place);
                 }
                 lines.stopped
             };
             if stopped {
-                settle::cancelled_by_shutdown(inner, entry);
+                settle::cancelled_by_shutdown(inner, &entry);
             }
-            inner.note_failed_spawn();
-            self.inserted(entry, queue);
+            self.inserted(&entry, queue);
         }
     }
 
@@ -310,7 +315,7 @@ impl Router {
             match self.next(inner, queue, retry_at) {
                 Next::Start(entry, seat, place) => {
                     refused = false;
-                    self.start(inner, &entry, seat, place);
+                    self.start(inner, entry, seat, place);
                     continue;
                 }
                 Next::Stopped => return,

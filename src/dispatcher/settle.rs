@@ -97,6 +97,7 @@ pub(super) fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, outcome: Outcome) {
         return;
     }
     end(inner, job, outcome);
+    entry.clear_pending();
 }
 
 /// A refusal at the door: the job never was, and its handle says why.

@@ -10,6 +10,7 @@ use crate::error::JobError;
 use crate::events::{Event, SchedulerEvent, SchedulerStopped, SchedulerStopping};
 use crate::job::core::{JobCore, WaitingFor};
 use crate::job::current;
+use crate::threads::Threads;
 
 /// What running jobs get when no timeout is given (CS-4).
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,10 +51,7 @@ pub(super) fn shutdown(
     }
     if current::current().is_some() {
         if inner.advance(&running, Phase::Stopping) {
-            let ending = Arc::clone(inner);
-            inner.settlers().run(move || {
-                end(&ending, timeout);
-            });
+            end_elsewhere(inner, timeout);
         }
         return Err(ShutdownError::FromInside);
     }
@@ -63,15 +61,30 @@ pub(super) fn shutdown(
     Ok(end(inner, timeout))
 }
 
-/// The drop of the last owner: the shutdown begins, and a reserved thread finishes it.
+/// The drop of the last owner: the shutdown begins, and another thread finishes it.
 pub(super) fn begin(inner: &Arc<Inner>) {
     if inner.advance(&[Phase::Built], Phase::Stopped) {
         release_reserves(inner);
     } else if inner.advance(&[Phase::Started, Phase::Draining], Phase::Stopping) {
-        let ending = Arc::clone(inner);
-        inner.settlers().run(move || {
-            end(&ending, Duration::from_millis(1));
-        });
+        end_elsewhere(inner, Duration::from_millis(1));
+    }
+}
+
+/// Ends everything on a thread of its own, because jobs still have to settle meanwhile; on the
+/// settler's, which is reserved, when there is no other.
+fn end_elsewhere(inner: &Arc<Inner>, timeout: Duration) {
+    let ending = || {
+        let inner = Arc::clone(inner);
+        move || {
+            end(&inner, timeout);
+        }
+    };
+    let spawned = inner
+        .threads()
+        .try_seat(usize::MAX)
+        .map(|seat| Threads::spawn(seat, "nucleo-end", ending()));
+    if !matches!(spawned, Some(Ok(_))) {
+        inner.settlers().run(ending());
     }
 }
 

@@ -31,7 +31,11 @@ pub(super) fn grace(timeout: Duration) -> Duration {
 pub(super) fn ring(inner: &Arc<Inner>, alarm: Alarm) {
     match alarm {
         Alarm::Timeout(entry) => phase_one(inner, &entry),
-        Alarm::Grace(entry) => phase_two(inner, &entry),
+        Alarm::Grace(entry) => {
+            if let Some(entry) = entry.upgrade() {
+                phase_two(inner, &entry);
+            }
+        }
         Alarm::Abort(entry) => {
             let ending = Arc::clone(inner);
             inner.settlers().run(move || {
@@ -68,7 +72,7 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let job = entry.job();
     let decided = job.signal_timeout();
     let grace = grace(job.terms().timeout.unwrap_or_default());
-    inner.arm_in(grace, Alarm::Grace(Arc::clone(entry)));
+    inner.arm_in(grace, Alarm::Grace(Arc::downgrade(entry)));
     if !decided {
         // Its own work is done, or it was told to stop already: what is stuck now is its end.
         return;
