@@ -1,0 +1,4 @@
+//! Jobs and the dispatcher by their public behaviour, a file per chapter.
+
+mod identity;
+mod support;
