@@ -1,5 +1,6 @@
 //! Jobs and the dispatcher by their public behaviour, a file per chapter.
 
+mod attempts;
 mod door;
 mod identity;
 mod support;
