@@ -4,4 +4,5 @@ mod attempts;
 mod dependencies;
 mod door;
 mod identity;
+mod resources;
 mod support;

@@ -1,0 +1,535 @@
+//! What an attempt holds, and how it goes back.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nucleo_runtime::admission::{CountingGate, DatabaseGate, Replenishment};
+use nucleo_runtime::db::{
+    Abort, CountingDbResourceProvider, DbManagedResource, DbResourceProvider,
+};
+use nucleo_runtime::events::{Event, EventKind, LifecycleEvent};
+use nucleo_runtime::testing;
+use nucleo_runtime::{
+    DEFAULT_TIMEOUT, ErrorKind, Job, JobContext, JobError, JobHandle, JobRequirements,
+    JobResources, JobState, job_fn,
+};
+
+use crate::support::{Account, Fault, Host, Log, Recording, held};
+
+type Wait = fn(&JobHandle<&'static str>) -> Result<(), JobError>;
+
+/// A job that waits for another one while it holds.
+struct WaitsWhileHolding {
+    sibling: JobHandle<&'static str>,
+    permit: Arc<CountingGate>,
+    wait: Wait,
+}
+
+impl Job for WaitsWhileHolding {
+    type Output = ();
+
+    fn requirements(&self) -> JobRequirements {
+        JobRequirements::none().permit(&self.permit)
+    }
+
+    fn execute(&mut self, _: &JobResources, _: &JobContext) -> Result<(), JobError> {
+        (self.wait)(&self.sibling)
+    }
+}
+
+fn refused_wait(host: &Host, wait: Wait) -> (JobHandle<&'static str>, JobHandle<()>, JobError) {
+    let sibling = host.submit(job_fn(JobRequirements::none, |_, _| Ok("done")));
+    sibling.get().unwrap();
+    let caller = host.submit(WaitsWhileHolding {
+        sibling: sibling.clone(),
+        permit: Arc::new(CountingGate::new("permit", 1).unwrap()),
+        wait,
+    });
+    let error = caller.get().unwrap_err();
+    (sibling, caller, error)
+}
+
+// case RES-01
+// case RES-04
+#[test]
+fn a_job_that_holds_may_not_wait_even_for_a_job_that_is_over() {
+    let host = Host::new();
+    let line = line!() + 1;
+    let (sibling, caller, error) = refused_wait(&host, |sibling| sibling.get().map(drop));
+    assert!(
+        matches!(error.kind(), ErrorKind::Deadlock { .. }),
+        "{error:?}"
+    );
+    assert!(!error.is_correctable());
+    let message = error.to_string();
+    let named = [
+        caller.job_id(),
+        sibling.job_id(),
+        "WaitsWhileHolding",
+        "FnJob",
+        host.workflow.id(),
+        &format!("resources.rs:{line}"),
+    ];
+    for name in named {
+        assert!(message.contains(name), "{name} is not in: {message}");
+    }
+}
+
+// case RES-02
+#[test]
+fn nor_may_it_wait_for_a_while_or_look_or_wait_for_several() {
+    let waits: [Wait; 4] = [
+        |sibling| sibling.get_timeout(Duration::from_secs(1)).map(drop),
+        |sibling| {
+            sibling
+                .get_deadline(Instant::now() + Duration::from_secs(1))
+                .map(drop)
+        },
+        |sibling| sibling.try_get().map(drop),
+        |sibling| JobHandle::join_all(std::slice::from_ref(sibling)).map(drop),
+    ];
+    for wait in waits {
+        let host = Host::new();
+        let (_, _, error) = refused_wait(&host, wait);
+        assert!(matches!(error.kind(), ErrorKind::Deadlock { .. }));
+    }
+}
+
+fn untouched(
+    ran: &Arc<AtomicBool>,
+) -> impl FnMut(&JobResources, &JobContext) -> Result<(), JobError> + use<> {
+    let ran = Arc::clone(ran);
+    move |_, _| {
+        ran.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+// case RES-05
+#[test]
+fn an_acquisition_that_fails_rolls_the_whole_grant_back_once() {
+    let host = Host::new();
+    let log = Log::default();
+    let ran = Arc::new(AtomicBool::new(false));
+    let metered = Account::new("metered", Replenishment::Time, &log);
+    let first = Arc::new(Recording::new("first", &log));
+    let second = Arc::new(Recording::new("second", &log));
+    let broken = Arc::new(Recording::new("broken", &log).with("acquire", Fault::Error));
+    let gates = [first.admission(), second.admission(), broken.admission()];
+    let job = job_fn(
+        move || {
+            JobRequirements::none()
+                .limiter(&metered, ())
+                .provider(&first)
+                .provider(&second)
+                .provider(&broken)
+        },
+        untouched(&ran),
+    );
+    let error = host.submit(job).get().unwrap_err();
+    assert!(error.to_string().contains("acquire failed"), "{error}");
+    assert!(!ran.load(Ordering::SeqCst));
+    assert_eq!(
+        log.lines(),
+        [
+            "metered.take",
+            "first.acquire",
+            "second.acquire",
+            "broken.acquire",
+            "second.close",
+            "first.close",
+            "metered.give",
+        ]
+    );
+    assert_eq!(gates.map(|gate| gate.in_use()), [0, 0, 0]);
+}
+
+// case RES-06
+#[test]
+fn what_was_held_comes_back_and_what_was_spent_does_not() {
+    let host = Host::new();
+    let log = Log::default();
+    let held = Account::new("held", Replenishment::Release, &log);
+    let spent = Account::new("spent", Replenishment::Time, &log);
+    let job = job_fn(
+        move || {
+            JobRequirements::none()
+                .limiter(&held, ())
+                .limiter(&spent, ())
+        },
+        |_, _| Ok(()),
+    );
+    host.submit(job).get().unwrap();
+    let mut lines = log.lines();
+    lines.retain(|line| !line.ends_with("success"));
+    assert_eq!(lines, ["held.take", "spent.take", "held.give"]);
+}
+
+/// A database whose commit returns when it is aborted.
+struct Stuck {
+    gate: Arc<DatabaseGate>,
+    committing: Mutex<mpsc::Sender<()>>,
+    aborted: (Mutex<mpsc::Sender<()>>, Mutex<mpsc::Receiver<()>>),
+    log: Log,
+}
+
+#[derive(Clone)]
+struct StuckHandle;
+
+impl DbManagedResource for StuckHandle {
+    fn provider(&self) -> &str {
+        "stuck"
+    }
+}
+
+impl DbResourceProvider for Stuck {
+    type Handle = StuckHandle;
+
+    fn name(&self) -> &str {
+        "stuck"
+    }
+
+    fn admission(&self) -> Arc<DatabaseGate> {
+        Arc::clone(&self.gate)
+    }
+
+    fn acquire(&self, _: bool, _: Option<Instant>) -> Result<StuckHandle, JobError> {
+        Ok(StuckHandle)
+    }
+
+    fn begin(&self, _: &StuckHandle) -> Result<(), JobError> {
+        Ok(())
+    }
+
+    fn commit(&self, _: &StuckHandle) -> Result<(), JobError> {
+        self.committing.lock().unwrap().send(()).unwrap();
+        self.aborted.1.lock().unwrap().recv().unwrap();
+        self.log.note("commit left");
+        Ok(())
+    }
+
+    fn await_visible(&self, _: &StuckHandle) -> Result<(), JobError> {
+        Ok(())
+    }
+
+    fn rollback(&self, _: &StuckHandle) -> Result<(), JobError> {
+        Ok(())
+    }
+
+    fn close(&self, _: &StuckHandle) -> Result<(), JobError> {
+        self.log.note("close");
+        Ok(())
+    }
+
+    fn abort(&self, _: &StuckHandle, _: Instant) -> Result<Abort, JobError> {
+        self.log.note("abort");
+        self.aborted.0.lock().unwrap().send(()).unwrap();
+        Ok(Abort::Severed)
+    }
+}
+
+// case RES-07
+#[test]
+fn a_stuck_commit_is_ended_by_an_abort_and_everything_returns_once() {
+    let host = Host::new();
+    let log = Log::default();
+    let (committing, commits) = mpsc::channel();
+    let (abort, aborted) = mpsc::channel();
+    let stuck = Arc::new(Stuck {
+        gate: Arc::new(CountingGate::database("stuck", 1).unwrap()),
+        committing: Mutex::new(committing),
+        aborted: (Mutex::new(abort), Mutex::new(aborted)),
+        log: log.clone(),
+    });
+    let needed = Arc::clone(&stuck);
+    let (kept_by_job, job_dropped) = mpsc::channel::<()>();
+    let handle = host.submit(job_fn(
+        move || JobRequirements::none().provider(&needed).transaction(),
+        move |_, _| {
+            let _ = &kept_by_job;
+            Ok(())
+        },
+    ));
+    commits.recv().unwrap();
+    assert_eq!(stuck.gate.in_use(), 1);
+    host.clock.advance(DEFAULT_TIMEOUT);
+    testing::quiesce(&host.dispatcher);
+    host.clock.advance(Duration::from_secs(30));
+    assert!(handle.get().is_err(), "its end did not come by itself");
+    assert_eq!(stuck.gate.in_use(), 0);
+    // The job's own thread leaves too, and its close is one too many.
+    assert!(job_dropped.recv().is_err());
+    assert_eq!(stuck.gate.in_use(), 0);
+    let mut lines = log.lines();
+    assert_eq!(lines.remove(0), "abort");
+    assert!(lines.contains(&"commit left".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"close".to_owned()), "{lines:?}");
+    let needed = Arc::clone(&stuck);
+    let next = host.submit(job_fn(
+        move || JobRequirements::none().provider(&needed),
+        |_, _| Ok(()),
+    ));
+    next.get().unwrap();
+    assert_eq!(stuck.gate.in_use(), 0);
+}
+
+// case RES-09
+#[test]
+fn a_declared_provider_is_there_and_no_other() {
+    let host = Host::new();
+    let log = Log::default();
+    let (declared, other) = (
+        Arc::new(Recording::new("declared", &log)),
+        Arc::new(Recording::new("other", &log)),
+    );
+    let needed = Arc::clone(&declared);
+    let twin = Arc::new(CountingDbResourceProvider::new("declared", 1).unwrap());
+    let job = job_fn(
+        move || JobRequirements::none().provider(&needed),
+        move |resources, _| {
+            assert!(resources.has_database());
+            assert_eq!(resources.get(&declared)?.provider(), "declared");
+            for missing in [
+                resources.get(&other).map(drop).unwrap_err(),
+                resources.get(&twin).map(drop).unwrap_err(),
+            ] {
+                assert!(matches!(missing.kind(), ErrorKind::IllegalState { .. }));
+                assert!(missing.to_string().contains("was not declared"));
+            }
+            Ok(())
+        },
+    );
+    host.submit(job).get().unwrap();
+    let without = host.submit(job_fn(JobRequirements::none, |resources, _| {
+        Ok(resources.has_database())
+    }));
+    assert!(!*without.get().unwrap());
+}
+
+fn in_transaction(
+    host: &Host,
+    providers: &[&Arc<Recording>],
+    answer: Result<(), JobError>,
+) -> Result<(), JobError> {
+    let providers: Vec<_> = providers.iter().map(|p| Arc::clone(p)).collect();
+    let mut answer = Some(answer);
+    let job = job_fn(
+        move || {
+            providers
+                .iter()
+                .fold(JobRequirements::none(), JobRequirements::provider)
+                .transaction()
+        },
+        move |_, _| answer.take().unwrap(),
+    );
+    host.submit(job).get().map(|_| ())
+}
+
+fn of<'l>(log: &'l [String], name: &str) -> Vec<&'l str> {
+    log.iter()
+        .filter_map(|line| line.strip_prefix(name)?.strip_prefix('.'))
+        .collect()
+}
+
+// case RES-10
+#[test]
+fn a_commit_that_fails_leaves_what_committed_and_rolls_back_the_rest() {
+    let host = Host::new();
+    let log = Log::default();
+    let first = Arc::new(Recording::new("first", &log));
+    let second = Arc::new(Recording::new("second", &log).with("commit", Fault::Error));
+    let third = Arc::new(Recording::new("third", &log));
+    let error = in_transaction(&host, &[&first, &second, &third], Ok(())).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Uncorrectable { .. }));
+    assert!(error.to_string().contains("'second'"), "{error}");
+    let cause = error.source().unwrap().to_string();
+    assert!(cause.contains("commit failed"), "{cause}");
+    assert!(error.attached().is_empty());
+    let lines = log.lines();
+    assert_eq!(
+        of(&lines, "first"),
+        ["acquire", "begin", "commit", "await", "close"]
+    );
+    assert_eq!(
+        of(&lines, "second"),
+        ["acquire", "begin", "commit", "rollback", "close"]
+    );
+    assert_eq!(
+        of(&lines, "third"),
+        ["acquire", "begin", "rollback", "close"]
+    );
+}
+
+// case RES-11
+#[test]
+fn a_rollback_that_fails_after_a_failed_commit_is_attached() {
+    let host = Host::new();
+    let log = Log::default();
+    let first = Arc::new(Recording::new("first", &log).with("commit", Fault::Error));
+    let second = Arc::new(Recording::new("second", &log).with("rollback", Fault::Error));
+    let error = in_transaction(&host, &[&first, &second], Ok(())).unwrap_err();
+    assert!(
+        error
+            .source()
+            .unwrap()
+            .to_string()
+            .contains("commit failed")
+    );
+    let [rollback] = error.attached() else {
+        panic!("attached: {:?}", error.attached())
+    };
+    assert!(rollback.to_string().contains("rollback failed"));
+    assert_eq!(
+        of(&log.lines(), "second"),
+        ["acquire", "begin", "rollback", "close"]
+    );
+}
+
+// case RES-12
+#[test]
+fn what_did_not_commit_is_rolled_back_in_reverse() {
+    let host = Host::new();
+    let log = Log::default();
+    let [a, b, c] = ["a", "b", "c"].map(|name| Arc::new(Recording::new(name, &log)));
+    in_transaction(&host, &[&a, &b, &c], Err(JobError::correctable("no"))).unwrap_err();
+    let mut lines = log.lines();
+    lines.retain(|line| line.ends_with("rollback"));
+    assert_eq!(lines, ["c.rollback", "b.rollback", "a.rollback"]);
+}
+
+// case RES-14
+#[test]
+fn a_close_that_fails_keeps_no_other_from_closing_and_no_permit() {
+    for (answer, expected) in [
+        (Ok(()), None),
+        (
+            Err(JobError::correctable("work failed")),
+            Some("work failed"),
+        ),
+    ] {
+        let host = Host::new();
+        let log = Log::default();
+        let broken = Arc::new(Recording::new("broken", &log).with("close", Fault::Error));
+        let fine = Arc::new(Recording::new("fine", &log));
+        let ended = in_transaction(&host, &[&broken, &fine], answer);
+        assert_eq!(of(&log.lines(), "broken").last(), Some(&"close"));
+        assert_eq!(of(&log.lines(), "fine").last(), Some(&"close"));
+        assert_eq!(broken.admission().in_use(), 0);
+        assert_eq!(fine.admission().in_use(), 0);
+        // What the work came to stands; a failure carries the close's along.
+        match (ended, expected) {
+            (Ok(()), None) => {}
+            (Err(error), Some(text)) => {
+                assert_eq!(error.to_string(), text);
+                let [close] = error.attached() else {
+                    panic!("attached: {:?}", error.attached())
+                };
+                let message = close.to_string();
+                assert!(
+                    message.contains("failed to close the database handle"),
+                    "{message}"
+                );
+                assert!(close.source().unwrap().to_string().contains("close failed"));
+            }
+            (ended, _) => panic!("{ended:?}"),
+        }
+    }
+}
+
+// case DB-05
+#[test]
+fn the_counting_provider_bounds_the_use_of_the_applications_own_pool() {
+    struct Pool {
+        out: Mutex<(usize, usize)>,
+    }
+    impl Pool {
+        fn run(&self) {
+            {
+                let mut out = self.out.lock().unwrap();
+                out.0 += 1;
+                out.1 = out.1.max(out.0);
+            }
+            thread::yield_now();
+            self.out.lock().unwrap().0 -= 1;
+        }
+    }
+    let host = Host::new();
+    let provider = Arc::new(CountingDbResourceProvider::new("pool", 2).unwrap());
+    let pool = Arc::new(Pool {
+        out: Mutex::new((0, 0)),
+    });
+    let jobs: Vec<_> = (0..6)
+        .map(|_| {
+            let (provider, pool) = (Arc::clone(&provider), Arc::clone(&pool));
+            host.submit(job_fn(
+                move || JobRequirements::none().provider(&provider),
+                move |_, _| {
+                    pool.run();
+                    pool.run();
+                    Ok(2)
+                },
+            ))
+        })
+        .collect();
+    let ran: i32 = JobHandle::join_all(&jobs)
+        .unwrap()
+        .iter()
+        .map(|n| **n)
+        .sum();
+    assert_eq!(ran, 12);
+    let (out, most) = *pool.out.lock().unwrap();
+    assert_eq!(out, 0);
+    assert!(most <= 2, "{most} at once");
+    assert_eq!(provider.admission().in_use(), 0);
+}
+
+#[test]
+fn a_provider_or_a_slot_that_is_declared_twice_is_refused() {
+    let host = Host::new();
+    let log = Log::default();
+    let orders = Arc::new(Recording::new("db", &log));
+    let job = job_fn(
+        move || JobRequirements::none().provider(&orders).provider(&orders),
+        |_, _| Ok(()),
+    );
+    let error = host.submit(job).get().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidInput { .. }));
+    assert!(log.lines().is_empty());
+}
+
+#[test]
+fn a_job_parked_when_the_dispatcher_shuts_down_was_cancelled() {
+    let host = Host::new();
+    let permit = Arc::new(CountingGate::new("permit", 1).unwrap());
+    let needing = |permit: &Arc<CountingGate>| {
+        let permit = Arc::clone(permit);
+        move || JobRequirements::none().permit(&permit)
+    };
+    let (holder, hold) = held(needing(&permit));
+    let holder = host.submit(holder);
+    hold.wait_until_running();
+    let parked = host.submit(job_fn(needing(&permit), |_, _| Ok(())));
+    while host.dispatcher.admission().queue_len() == 0 {
+        thread::yield_now();
+    }
+    let dispatcher = host.dispatcher.clone();
+    let shutdown = thread::spawn(move || dispatcher.shutdown(Duration::from_secs(60)));
+    assert!(parked.get().unwrap_err().is_cancelled());
+    assert_eq!(parked.snapshot().state(), JobState::Cancelled);
+    hold.release();
+    assert_eq!(*holder.get().unwrap(), "held");
+    shutdown.join().unwrap().unwrap();
+    let told = host.events.events_of(parked.job_id());
+    let cancelled = told
+        .iter()
+        .find(|event| event.kind() == EventKind::JobCancelled)
+        .unwrap();
+    let Event::Lifecycle(LifecycleEvent::Cancelled(cancelled)) = &**cancelled else {
+        panic!("{cancelled:?}")
+    };
+    assert_eq!(cancelled.message, "Cancelled by shutdown");
+    assert_eq!(permit.in_use(), 0);
+}
