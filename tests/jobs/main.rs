@@ -6,3 +6,4 @@ mod door;
 mod identity;
 mod resources;
 mod support;
+mod threads;
