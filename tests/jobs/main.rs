@@ -1,6 +1,7 @@
 //! Jobs and the dispatcher by their public behaviour, a file per chapter.
 
 mod attempts;
+mod delayed;
 mod dependencies;
 mod door;
 mod identity;
