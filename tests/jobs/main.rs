@@ -8,3 +8,4 @@ mod identity;
 mod resources;
 mod support;
 mod threads;
+mod waiting;
