@@ -5,6 +5,7 @@ mod delayed;
 mod dependencies;
 mod door;
 mod identity;
+mod panics;
 mod resources;
 mod support;
 mod threads;
