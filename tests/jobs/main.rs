@@ -4,6 +4,7 @@ mod attempts;
 mod delayed;
 mod dependencies;
 mod door;
+mod field_faults;
 mod identity;
 mod panics;
 mod resources;
