@@ -198,6 +198,11 @@ impl Inner {
         *self.phase.lock()
     }
 
+    /// Whether the end has begun.
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.phase(), Phase::Stopping | Phase::Stopped)
+    }
+
     /// Moves from one phase to the next; false when it is in none of `from`.
     pub(super) fn advance(&self, from: &[Phase], to: Phase) -> bool {
         let mut phase = self.phase.lock();

@@ -107,7 +107,7 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
         if !entry.is_started() {
             settle::cancelled_by_shutdown(inner, &entry);
         } else if matches!(entry.job().waiting_for(), Some(WaitingFor::Retry)) {
-            stop_running(&entry);
+            stop_running(entry.job());
         }
     }
     let deadline = clock.now().checked_add(timeout);
@@ -115,7 +115,7 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
 
     // Who still runs is told to stop, gets a grace, and is left behind.
     let mut left = inner.entries();
-    left.iter().for_each(|entry| stop_running(entry));
+    left.iter().for_each(|entry| stop_running(entry.job()));
     let longest = left
         .iter()
         .filter_map(|entry| entry.job().terms().timeout)
@@ -182,11 +182,10 @@ pub(super) fn cancel_where(
     entries.len()
 }
 
-fn stop_running(entry: &super::entry::Entry) {
-    entry
-        .job()
-        .signal_cancellation("the dispatcher shut down", "Cancelled by shutdown");
-    entry.job().fire_cancellation();
+/// Tells a running job to stop because of the shutdown.
+pub(super) fn stop_running(job: &JobCore) {
+    job.signal_cancellation("the dispatcher shut down", "Cancelled by shutdown");
+    job.fire_cancellation();
 }
 
 fn release_reserves(inner: &Inner) {

@@ -1,5 +1,4 @@
-//! What several test files share.
-#![allow(missing_docs, unreachable_pub)]
+//! A line of demands on a clock that the test owns.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
