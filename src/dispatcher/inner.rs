@@ -14,6 +14,7 @@ use super::entry::Entry;
 use super::reaper::Pool;
 use super::routing::Router;
 use super::settle;
+use super::stoppable::Stoppable;
 use super::timer::{AlarmKey, Timer};
 use super::{starvation, timeout};
 use crate::admission::{
@@ -76,6 +77,7 @@ pub(crate) struct Inner {
     http: Arc<HttpConnectionGate>,
     model: Option<ConfiguredModel>,
     databases: DbResourceProviders,
+    stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
     phase: Mutex<Phase>,
     jobs: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
     /// Notified when a job leaves.
@@ -125,6 +127,7 @@ impl Inner {
             http: parts.http,
             model: parts.model,
             databases: parts.databases,
+            stoppables: Mutex::default(),
             phase: Mutex::new(Phase::Built),
             jobs: Mutex::default(),
             job_left: WaitCell::new(),
@@ -190,6 +193,14 @@ impl Inner {
 
     pub(super) fn databases(&self) -> &DbResourceProviders {
         &self.databases
+    }
+
+    pub(super) fn register_stoppable(&self, stoppable: Arc<dyn Stoppable>) {
+        self.stoppables.lock().push(stoppable);
+    }
+
+    pub(super) fn take_stoppables(&self) -> Vec<Arc<dyn Stoppable>> {
+        std::mem::take(&mut *self.stoppables.lock())
     }
 
     // Its life.

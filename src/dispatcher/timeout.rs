@@ -34,12 +34,7 @@ pub(super) fn ring(inner: &Arc<Inner>, alarm: Alarm) {
         Alarm::Grace(entry) => phase_two(inner, &entry),
         Alarm::Abort(entry) => {
             let ending = Arc::clone(inner);
-            inner.settlers().run(move || {
-                if let Some(attempt) = entry.attempt() {
-                    attempt.release_all_but_connections();
-                }
-                settle_abandoned(&ending, &entry);
-            });
+            inner.settlers().run(move || settle_late(&ending, &entry));
         }
         Alarm::Hooks(entry) => {
             let ending = Arc::clone(inner);
@@ -123,6 +118,17 @@ pub(super) fn abandon(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         }
         settle_abandoned(&ending, &entry);
     });
+}
+
+/// Settles a job whose severing takes too long, without it.
+pub(super) fn settle_late(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    if entry.job().is_settled() {
+        return;
+    }
+    if let Some(attempt) = entry.attempt() {
+        attempt.release_all_but_connections();
+    }
+    settle_abandoned(inner, entry);
 }
 
 fn settle_abandoned(inner: &Arc<Inner>, entry: &Arc<Entry>) {
