@@ -157,8 +157,12 @@ fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
     }
     let calls: Arc<[ModelCall]> = job.take_model_calls().into();
     tell_end(job, state, &outcome, calls);
-    inner.leave(job);
-    for dependent in job.settle(outcome) {
+    let counted = inner.leave(job);
+    let dependents = job.settle(outcome);
+    if counted {
+        inner.settled();
+    }
+    for dependent in dependents {
         if dependent.dependency_settled() {
             inner.route_dependent(&dependent);
         }

@@ -218,16 +218,18 @@ fn release_reserves(inner: &Inner) {
     inner.settlers().stop();
 }
 
-/// Waits until no job is left; false when `deadline` came first.
+/// Waits until every handle has answered; false when `deadline` came first.
 fn wait_for_jobs(inner: &Inner, deadline: Option<Instant>) -> bool {
     loop {
-        let seen = inner.job_left().epoch();
-        if inner.job_count() == 0 {
+        let seen = inner.job_settled().epoch();
+        if inner.is_at_rest() {
             return true;
         }
         if deadline.is_some_and(|deadline| inner.clock().now() >= deadline) {
             return false;
         }
-        inner.clock().wait_until(inner.job_left(), seen, deadline);
+        inner
+            .clock()
+            .wait_until(inner.job_settled(), seen, deadline);
     }
 }
