@@ -24,6 +24,9 @@ mod submission;
 mod timeout;
 mod timer;
 
+#[cfg(all(test, nucleo_model))]
+pub(crate) use timer::model as model_timer;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,6 +9,8 @@ mod error;
 pub mod events;
 mod job;
 pub mod llm;
+#[cfg(all(test, nucleo_model))]
+mod model_check;
 pub mod models;
 mod sync;
 pub mod testing;

@@ -21,7 +21,10 @@ fn a_hundred_thousand_roots_on_64_permits_finish_under_the_cap() {
     }
     let own = std::env::current_exe().unwrap();
     let output = Command::new(own)
-        .args(["--exact", "a_hundred_thousand_roots_on_64_permits_finish_under_the_cap"])
+        .args([
+            "--exact",
+            "a_hundred_thousand_roots_on_64_permits_finish_under_the_cap",
+        ])
         .arg("--nocapture")
         .env(CHILD, "1")
         .output()
@@ -50,10 +53,7 @@ fn run_them() {
     let handles: Vec<_> = (0..ROOTS)
         .map(|_| {
             let gate = Arc::clone(&gate);
-            let job = job_fn(
-                move || JobRequirements::none().permit(&gate),
-                |_, _| Ok(()),
-            );
+            let job = job_fn(move || JobRequirements::none().permit(&gate), |_, _| Ok(()));
             dispatcher.submit(&workflow, job).unwrap()
         })
         .collect();
@@ -62,5 +62,8 @@ fn run_them() {
     assert!(threads.peak <= threads.cap, "{threads:?}");
     assert_eq!(gate.in_use(), 0);
     dispatcher.shutdown(Duration::from_secs(30)).unwrap();
-    println!("finished {finished}, peak {} of {} threads", threads.peak, threads.cap);
+    println!(
+        "finished {finished}, peak {} of {} threads",
+        threads.peak, threads.cap
+    );
 }

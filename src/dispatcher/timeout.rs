@@ -138,9 +138,11 @@ fn settle_abandoned(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let job = entry.job();
     let outcome = match (job.decision(), entry.pending()) {
         (Decision::Open | Decision::Finishing, Some(outcome)) => outcome,
-        (Decision::Open | Decision::Finishing, None) => {
-            Err(JobError::timed_out(job.terms().timeout))
-        }
+        // Its work was over and its end is stuck. Whoever gave up on it says why.
+        (Decision::Open | Decision::Finishing, None) => Err(match job.cancellation() {
+            Some(cancellation) => JobError::cancelled(cancellation.reason),
+            None => JobError::timed_out(job.terms().timeout),
+        }),
         _ => Err(settle::interrupted(job, None)),
     };
     settle::settle(inner, entry, outcome);

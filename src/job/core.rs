@@ -26,6 +26,8 @@ use crate::error::JobError;
 use crate::events::{Event, EventKind, MessageBus, ModelCall, Subscription};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+#[cfg(nucleo_model)]
+use crate::sync::fault::{self, Fault};
 
 /// What a job ends with; shared by the handle, the dependents and the completed event.
 pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
@@ -432,6 +434,10 @@ impl JobCore {
             }
             self.cancelled.store(true, Ordering::SeqCst);
         }
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::CancelWakesNobody) {
+            return true;
+        }
         self.cell.notify();
         true
     }
@@ -585,6 +591,10 @@ impl JobCore {
 
     /// The right to settle the job. Given once.
     pub(crate) fn take_settlement(&self) -> bool {
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::TokenForEverybody) {
+            return true;
+        }
         !self.settlement.swap(true, Ordering::SeqCst)
     }
 
@@ -603,6 +613,10 @@ impl JobCore {
             )
         };
         drop(subscriptions);
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::SettleWakesNobody) {
+            return dependents;
+        }
         for waiter in waiters {
             waiter.notify();
         }

@@ -14,8 +14,8 @@ pub(crate) struct Current {
     pub(crate) own_thread: bool,
 }
 
-thread_local! {
-    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
+crate::sync::thread_local! {
+    static CURRENT: RefCell<Option<Current>> = RefCell::new(None);
 }
 
 /// Puts the thread back to what it worked for before.

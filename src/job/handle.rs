@@ -22,7 +22,7 @@ use crate::clock::WaitCell;
 use crate::error::JobError;
 use crate::events::{EventFilter, Observer, SubscribeError};
 
-thread_local! {
+crate::sync::thread_local! {
     /// Where a thread outside any job sleeps.
     static OUTSIDE: Arc<WaitCell> = WaitCell::new();
 }
