@@ -27,6 +27,8 @@ use crate::error::JobError;
 
 mod counting;
 mod registry;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 pub use counting::{CountingDbResourceProvider, CountingHandle};
 pub use registry::DbResourceProviders;
@@ -95,7 +97,8 @@ pub trait DbResourceProvider: Send + Sync + 'static {
     /// When that cannot be told.
     fn await_visible(&self, handle: &Self::Handle) -> Result<(), JobError>;
 
-    /// Rolls the transaction back. Nothing to do when none is open.
+    /// Rolls the transaction back. Nothing to do when none is open. Waits for a call that another
+    /// thread runs on the handle, which [`close`](Self::close) and [`abort`](Self::abort) stop.
     ///
     /// # Errors
     /// The database's refusal; the connection is discarded at the close then.
@@ -306,6 +309,7 @@ mod tests {
         handle.close().unwrap();
     }
 
+    #[cfg(feature = "sqlite")]
     #[test]
     fn only_a_job_that_writes_takes_the_permit_of_the_one_writer() {
         let folder = tempfile::tempdir().unwrap();

@@ -10,6 +10,7 @@ mod builder;
 mod delayed;
 mod door;
 mod entry;
+pub mod governor;
 mod inner;
 mod orchestrator;
 mod reaper;
@@ -17,6 +18,7 @@ mod rerun;
 mod routing;
 mod settle;
 mod shutdown;
+mod starvation;
 mod submission;
 mod timeout;
 mod timer;
@@ -42,6 +44,7 @@ use crate::threads::Threads;
 pub use builder::{BuildError, JobDispatcherBuilder};
 pub use delayed::DelayedHandle;
 pub use door::{Parent, SubmitError};
+pub use inner::{Unresponsive, UnresponsiveReason};
 pub use orchestrator::{Doer, FnDoer, OrchestratorContext, doer_fn};
 pub use shutdown::{ShutdownError, ShutdownReport};
 pub use submission::{Leaf, Orchestrator, Submission, Submit};
@@ -81,9 +84,9 @@ impl Drop for Owner {
 
 impl JobDispatcher {
     fn new(inner: Arc<Inner>) -> Self {
-        Self {
-            owner: Arc::new(Owner { inner }),
-        }
+        let owner = Arc::new(Owner { inner });
+        owner.inner.set_owner(&owner);
+        Self { owner }
     }
 
     fn inner(&self) -> &Arc<Inner> {
@@ -294,6 +297,13 @@ impl JobDispatcher {
             peak: threads.peak(),
             cap: threads.cap(),
         }
+    }
+
+    /// The jobs that were told to stop and have not: those that ignore a cancellation past its grace,
+    /// and those whose threads were left behind, until these end.
+    #[must_use]
+    pub fn unresponsive(&self) -> Vec<Unresponsive> {
+        self.inner().unresponsive()
     }
 
     /// Refuses new root jobs and waits until those that run have ended, submitting what they still

@@ -28,8 +28,9 @@
 
 mod app;
 mod bus;
+#[cfg(test)]
+mod bus_tests;
 mod consumer;
-mod contain;
 mod event;
 mod filter;
 mod gate;
@@ -41,10 +42,15 @@ mod observer;
 mod operation;
 mod progress;
 mod retry;
+mod roster;
+#[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
+mod shape_tests;
 mod subscription;
 
 pub use app::{AppEvent, AppEventEnvelope};
-pub use bus::{BusError, MessageBus, StopReport, SubscribeError};
+pub use bus::{BusError, MessageBus, StopReport};
 pub use event::Event;
 pub use filter::EventFilter;
 pub use kind::{EventFamily, EventKind};
@@ -65,4 +71,4 @@ pub use retry::{
     OutputTruncationRetry, RateLimitRetry, ResponseCorrectionRetry, RetryEvent, ThrottleKind,
     TransientRetry,
 };
-pub use subscription::{Subscription, SubscriptionId, SubscriptionStatus};
+pub use subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};

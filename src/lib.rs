@@ -19,7 +19,7 @@ pub use clock::{Clock, ManualClock, SystemClock, WaitCell};
 pub use dispatcher::{
     BuildError, DelayedHandle, Doer, FnDoer, JobDispatcher, JobDispatcherBuilder, Leaf,
     Orchestrator, OrchestratorContext, Parent, ShutdownError, ShutdownReport, Submission, Submit,
-    SubmitError, ThreadCounts, doer_fn,
+    SubmitError, ThreadCounts, Unresponsive, UnresponsiveReason, doer_fn, governor,
 };
 pub use error::{
     CorrectionSignal, ErrorKind, JobError, ResultExt, RetrySignal, TruncationSignal,

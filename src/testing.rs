@@ -4,6 +4,7 @@
 //! happened" with [`quiesce`]; it never sleeps.
 
 pub mod account_contract;
+pub mod db_provider_contract;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,4 +90,12 @@ impl Drop for AdmissionBench {
     fn drop(&mut self) {
         self.admission.stop();
     }
+}
+
+/// Tells a job to stop that belongs to no dispatcher, as its dispatcher would. Answers whether it
+/// was the first time.
+pub fn cancel(context: &JobContext, reason: &str) -> bool {
+    let first = context.core().signal_cancellation(reason, reason);
+    context.core().fire_cancellation();
+    first
 }

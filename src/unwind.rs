@@ -10,15 +10,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::JobError;
 
-/// Runs foreign code; a panic becomes a `System` error of `component` with the panic's text.
-pub(crate) fn contain<T>(component: &str, foreign: impl FnOnce() -> T) -> Result<T, JobError> {
-    // Unwind safety: on a panic the job fails and what it touched is never run again; state of
-    // ours is only changed outside of such calls.
+/// Runs foreign code; a panic comes back as its text.
+pub(crate) fn catch<T>(foreign: impl FnOnce() -> T) -> Result<T, String> {
+    // Unwind safety: what foreign code left half done is its own, and is never run again; state
+    // of ours is only changed outside of such calls.
     catch_unwind(AssertUnwindSafe(foreign)).map_err(|payload| {
         let text = panic_text(&*payload);
         discard(payload);
-        JobError::system(component, format!("panicked: {text}"))
+        text
     })
+}
+
+/// Runs foreign code; a panic becomes a `System` error of `component` with the panic's text.
+pub(crate) fn contain<T>(component: &str, foreign: impl FnOnce() -> T) -> Result<T, JobError> {
+    catch(foreign).map_err(|text| JobError::system(component, format!("panicked: {text}")))
 }
 
 /// Runs foreign code that itself may fail; a panic is a failure too.

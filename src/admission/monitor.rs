@@ -11,7 +11,6 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,6 +27,7 @@ use crate::job::{JobContext, JobSnapshot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::Threads;
+use crate::unwind::contain;
 
 /// Tells admissions apart when an account is named in two; holds no state.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -285,8 +285,8 @@ impl Admission {
         let (result, posted) = {
             let mark = UnderMonitor::enter();
             let mut state = self.shared.state.lock();
-            let result = catch_unwind(AssertUnwindSafe(|| decide(&mut state, &mut out)))
-                .unwrap_or_else(|_| Err(Defect(JobError::system("admission", "a step panicked"))))
+            let result = contain("admission", || decide(&mut state, &mut out))
+                .unwrap_or_else(|panic| Err(Defect(panic)))
                 .map_err(|Defect(error)| state.fail(&error, self.shared.clock.now(), &mut out));
             #[cfg(any(test, debug_assertions))]
             if result.is_ok() {

@@ -77,11 +77,6 @@ impl DbResourceProviders {
         self.entries.lock().keys().cloned().collect()
     }
 
-    /// The provider of this name, whatever its type.
-    pub(crate) fn erased(&self, name: &str) -> Result<Arc<dyn ErasedProvider>, JobError> {
-        self.entry(name).map(|entry| entry.erased)
-    }
-
     fn entry(&self, name: &str) -> Result<Entry, JobError> {
         let found = self.entries.lock().get(name).cloned();
         found.ok_or_else(|| {

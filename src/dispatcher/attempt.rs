@@ -6,7 +6,7 @@ use super::entry::Entry;
 use super::inner::{Inner, ResolvedModel};
 use super::orchestrator::OrchestratorContext;
 use super::timer::AlarmKey;
-use super::{rerun, settle};
+use super::{governor, rerun, settle};
 use crate::admission::Demand;
 use crate::error::JobError;
 use crate::events::{Event, EventKind, JobStarted, LifecycleEvent};
@@ -24,9 +24,12 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         // Cancelled on its way here, and settled by whoever cancelled it.
         return;
     };
+    inner.thread_begins();
     let _entered = current::enter(entry.job(), true);
+    let _governed = governor::enter(inner);
     let outcome = rerun::run(inner, entry, &mut *body);
     settle::finish(inner, entry, body, outcome);
+    inner.thread_ends(entry);
 }
 
 /// One attempt: everything is declared, priced, admitted, used and given back.

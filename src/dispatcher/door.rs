@@ -86,6 +86,9 @@ pub enum SubmitError {
         /// The ids on the cycle, from the job that was submitted.
         path: Vec<String>,
     },
+    /// The calling thread runs no job, so there is no dispatcher to submit to.
+    #[error("this thread runs no job of a dispatcher: submit through the dispatcher itself")]
+    OutsideJob,
     /// Called from inside an account's answer.
     #[error("'submit' was called from inside an account; accounts must not call the runtime")]
     InsideAccount,
@@ -98,7 +101,7 @@ impl From<SubmitError> for JobError {
                 JobError::invalid_input("dependencies", "", error.to_string())
             }
             SubmitError::InsideAccount => JobError::system("admission", error.to_string()),
-            SubmitError::NotStarted | SubmitError::ShutDown => {
+            SubmitError::NotStarted | SubmitError::ShutDown | SubmitError::OutsideJob => {
                 JobError::illegal_state(error.to_string())
             }
         }

@@ -4,9 +4,10 @@
 //! the drop of its last clone can end them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use super::Owner;
 use super::delayed::DueSubmission;
 use super::door::SubmitError;
 use super::entry::Entry;
@@ -14,6 +15,7 @@ use super::reaper::Pool;
 use super::routing::Router;
 use super::settle;
 use super::timer::{AlarmKey, Timer};
+use super::{starvation, timeout};
 use crate::admission::{
     Admission, CountingGate, Demand, HttpConnectionGate, ModelGate, TokenBucket,
 };
@@ -21,11 +23,13 @@ use crate::clock::{Clock, WaitCell};
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
 use crate::events::MessageBus;
+use crate::job::JobSnapshot;
 use crate::job::core::{JobCore, Supervisor};
-use crate::job::resources::ModelAccess;
+use crate::job::resources::{ModelAccess, ResourceSet};
 use crate::llm::{CallOptions, LlmClient, ModelClient};
 use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::threads::Threads;
 
 /// How often stale subscriptions are looked for (BUS-7).
@@ -59,6 +63,7 @@ pub(super) enum Phase {
 
 pub(crate) struct Inner {
     me: Weak<Inner>,
+    owner: OnceLock<Weak<Owner>>,
     clock: Arc<dyn Clock>,
     bus: MessageBus,
     threads: Arc<Threads>,
@@ -76,6 +81,17 @@ pub(crate) struct Inner {
     /// Notified when a job leaves.
     job_left: Arc<WaitCell>,
     failed_spawn: Mutex<Option<Instant>>,
+    /// Started jobs whose threads do not wait for another job.
+    active: AtomicUsize,
+    /// Jobs that were settled without their threads, until those end.
+    abandoned: Mutex<HashMap<Arc<str>, Abandoned>>,
+}
+
+/// A job whose thread was left behind.
+struct Abandoned {
+    entry: Arc<Entry>,
+    resources: Option<Arc<ResourceSet>>,
+    since: Instant,
 }
 
 /// What the builder hands over.
@@ -96,6 +112,7 @@ impl Inner {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
+            owner: OnceLock::new(),
             admission: Admission::new(Arc::clone(&parts.clock), parts.bus.clone()),
             clock: parts.clock,
             bus: parts.bus,
@@ -112,11 +129,23 @@ impl Inner {
             jobs: Mutex::default(),
             job_left: WaitCell::new(),
             failed_spawn: Mutex::new(None),
+            active: AtomicUsize::new(0),
+            abandoned: Mutex::default(),
         })
     }
 
     pub(super) fn weak(&self) -> Weak<Inner> {
         Weak::clone(&self.me)
+    }
+
+    /// Remembers whose this is, without keeping it alive.
+    pub(super) fn set_owner(&self, owner: &Arc<Owner>) {
+        // Set once, by the one constructor.
+        let _ = self.owner.set(Arc::downgrade(owner));
+    }
+
+    pub(super) fn owner(&self) -> Option<Arc<Owner>> {
+        self.owner.get()?.upgrade()
     }
 
     pub(super) fn clock(&self) -> &Arc<dyn Clock> {
@@ -232,6 +261,88 @@ impl Inner {
         }
     }
 
+    // Who does not end, and who cannot begin.
+
+    /// A job's thread begins its work.
+    pub(super) fn thread_begins(&self) {
+        self.active.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A job's thread ends, at last when it was left behind.
+    pub(super) fn thread_ends(&self, entry: &Entry) {
+        let left_behind = {
+            let mut abandoned = self.abandoned.lock();
+            entry.end_thread();
+            abandoned.remove(entry.job().id())
+        };
+        if left_behind.is_none() {
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
+        drop(left_behind);
+    }
+
+    /// Leaves a job's thread behind and lists it until it ends. Answers false when it has ended, or
+    /// has been left behind before.
+    pub(super) fn leave_behind(self: &Arc<Self>, entry: &Arc<Entry>) -> bool {
+        let resources = entry.attempt();
+        {
+            // Under the list's lock, so that a thread that ends now is either not listed or
+            // taken off again.
+            let mut abandoned = self.abandoned.lock();
+            if !entry.abandon() {
+                return false;
+            }
+            abandoned.insert(
+                Arc::clone(&entry.job().profile().ids.job),
+                Abandoned {
+                    entry: Arc::clone(entry),
+                    resources,
+                    since: self.clock.now(),
+                },
+            );
+        }
+        self.active.fetch_sub(1, Ordering::SeqCst);
+        starvation::relieve(self);
+        true
+    }
+
+    pub(super) fn active(&self) -> usize {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    /// The jobs that do not respond: left behind, or told to stop longer ago than their grace.
+    pub(super) fn unresponsive(&self) -> Vec<Unresponsive> {
+        let now = self.clock.now();
+        let mut found: Vec<_> = self
+            .abandoned
+            .lock()
+            .values()
+            .map(|left| Unresponsive {
+                job: left.entry.job().snapshot(),
+                reason: UnresponsiveReason::Abandoned,
+                since: left.since,
+                holds: left
+                    .resources
+                    .as_ref()
+                    .map_or_else(Vec::new, |resources| resources.outstanding()),
+            })
+            .collect();
+        found.extend(self.entries().iter().filter_map(|entry| {
+            let told = entry.job().cancellation()?.at;
+            let timeout = entry.job().terms().timeout.unwrap_or_default();
+            let since = told.checked_add(timeout::grace(timeout))?;
+            (since <= now).then(|| Unresponsive {
+                job: entry.job().snapshot(),
+                reason: UnresponsiveReason::IgnoresCancellation,
+                since,
+                holds: entry
+                    .attempt()
+                    .map_or_else(Vec::new, |resources| resources.held()),
+            })
+        }));
+        found
+    }
+
     pub(super) fn note_failed_spawn(&self) {
         *self.failed_spawn.lock() = Some(self.clock.now());
     }
@@ -323,6 +434,43 @@ impl Supervisor for Inner {
         entry.job().fire_cancellation();
         true
     }
+
+    fn wait_begins(&self) {
+        if self.active.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some(inner) = self.me.upgrade()
+        {
+            starvation::relieve(&inner);
+        }
+    }
+
+    fn wait_ends(&self) {
+        self.active.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A job that was told to stop and has not.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Unresponsive {
+    /// The job, as it is now.
+    pub job: JobSnapshot,
+    /// What it does not respond to.
+    pub reason: UnresponsiveReason,
+    /// Since when.
+    pub since: Instant,
+    /// The names of the accounts of which it still holds something.
+    pub holds: Vec<String>,
+}
+
+/// What an unresponsive job does not respond to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum UnresponsiveReason {
+    /// It was cancelled longer ago than its grace and runs on. Its handle answers when it ends.
+    IgnoresCancellation,
+    /// It ignored both phases of a timeout, or a shutdown. Its handle has answered; its thread
+    /// counts against the cap until it ends.
+    Abandoned,
 }
 
 /// A model, its client and its account.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::entry::Entry;
 use super::inner::Inner;
-use super::{attempt, settle};
+use super::{attempt, settle, starvation};
 use crate::clock::WaitCell;
 use crate::sync::Mutex;
 use crate::threads::{Seat, Threads};
@@ -231,6 +231,27 @@ impl Router {
         Ok(())
     }
 
+    /// Whether jobs wait for a thread and none of them can have one.
+    pub(super) fn is_stuck(&self, threads: &Arc<Threads>) -> bool {
+        let mut waiting = false;
+        for queue in [&self.priority, &self.fifo] {
+            let mut lines = queue.lines.lock();
+            for class in CLASSES {
+                if lines.line(class).is_empty() {
+                    continue;
+                }
+                waiting = true;
+                if let Some(seat) = threads.try_seat(self.marks.of(class)) {
+                    drop(lines);
+                    drop(seat);
+                    queue.cell.notify();
+                    return false;
+                }
+            }
+        }
+        waiting
+    }
+
     /// How many jobs wait for a thread.
     pub(super) fn len(&self) -> usize {
         [&self.priority, &self.fifo]
@@ -309,7 +330,10 @@ impl Router {
                     inner.threads().starve();
                     continue;
                 }
-                Next::NoThread => refused = false,
+                Next::NoThread => {
+                    refused = false;
+                    starvation::relieve(inner);
+                }
             }
             let deadline = retry_at.filter(|at| *at > inner.clock().now());
             inner.clock().wait_until(&queue.cell, seen, deadline);

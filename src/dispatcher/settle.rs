@@ -114,6 +114,17 @@ pub(super) fn cancelled_by_shutdown(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     );
 }
 
+/// Settles a job that will never have a thread. Answers false when it has been started.
+pub(super) fn refuse_queued(inner: &Arc<Inner>, entry: &Arc<Entry>, refusal: JobError) -> bool {
+    let Some(body) = entry.take_body() else {
+        return false;
+    };
+    inner.router().remove(entry);
+    discard(body);
+    settle(inner, entry, Err(refusal));
+    true
+}
+
 /// Settles a job that has no thread yet. Answers false when it has been started.
 pub(super) fn cancel_queued(
     inner: &Arc<Inner>,

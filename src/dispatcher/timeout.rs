@@ -50,7 +50,7 @@ pub(super) fn ring(inner: &Arc<Inner>, alarm: Alarm) {
                          without them",
                         entry.job().id()
                     );
-                    entry.abandon();
+                    ending.leave_behind(&entry);
                     settle::settle(&ending, &entry, outcome);
                 }
             });
@@ -102,7 +102,9 @@ pub(super) fn abandon(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     if entry.job().is_settled() {
         return;
     }
-    entry.abandon();
+    if !inner.leave_behind(entry) {
+        return;
+    }
     let Some(attempt) = entry.attempt() else {
         let (ending, entry) = (Arc::clone(inner), Arc::clone(entry));
         inner

@@ -7,30 +7,29 @@
 //! 2. `union` is the union of the masks of the active lanes while the bus runs, else 0; it is
 //!    written under the roster's lock only. So a publisher that reads no bit of its event there
 //!    has nobody to tell, and neither locks nor allocates (BUS-8).
-//! 3. A lane is in `active` until it is unsubscribed or the bus stops, then in `draining` until
-//!    its thread ends. A lane in `draining` has a `Close` in its queue, or gets it at once.
+//! 3. A lane that drains has a `Close` in its queue, or gets it at once.
 //! 4. Nothing foreign runs under the roster's lock, and no list is dropped there.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use super::consumer::Consumer;
-use super::contain::contain;
 use super::event::Event;
 use super::filter::EventFilter;
 use super::gate::Gate;
 use super::kind::EventKind;
-use super::lane::{self, Control, Lane, Tally};
-use super::observer::{Observer, ObserverKey};
-use super::subscription::{Subscription, SubscriptionId, SubscriptionStatus};
+use super::lane::{self, Control, Lane, Shared};
+use super::observer::Observer;
+use super::roster::{BusPhase, Identity, Lanes, Refusal, Roster};
+use super::subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::clock::Clock;
 use crate::job::snapshot::JobProfile;
 use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
+use crate::unwind::catch;
 
 /// How many events may wait for one subscription (BUS-4).
 const QUEUE_LIMIT: u64 = 1_000_000;
@@ -39,8 +38,6 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// How long a cleanup waits for observers to say whether they are stale: as long as a stop does,
 /// because both wait for the same backlogs.
 const SWEEP_LIMIT: Duration = DRAIN_LIMIT;
-
-type Lanes = Arc<[Arc<Lane>]>;
 
 /// The bus: whoever publishes never waits, whoever observes does so on a thread of its own.
 ///
@@ -62,21 +59,6 @@ pub(super) struct Inner {
     roster: RwLock<Roster>,
 }
 
-struct Roster {
-    phase: BusPhase,
-    active: Lanes,
-    draining: Vec<Arc<Lane>>,
-}
-
-/// Where a bus is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BusPhase {
-    New,
-    Running,
-    Stopping,
-    Stopped,
-}
-
 /// Why an operation on the bus was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -87,24 +69,6 @@ pub enum BusError {
     /// The bus has been told to stop already.
     #[error("the bus has been stopped already; build another")]
     AlreadyStopped,
-}
-
-/// Why a subscription was refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SubscribeError {
-    /// The bus is stopping or has stopped.
-    #[error("the bus has been stopped and takes no more subscriptions")]
-    Stopped,
-    /// Each subscription needs a thread, and there are as many as there may be.
-    #[error("all {cap} threads are in use and a subscription needs one; raise the thread cap")]
-    NoThread {
-        /// How many threads the runtime may have.
-        cap: usize,
-    },
-    /// The system refused to start a thread.
-    #[error("the system refused to start the subscription's thread")]
-    Spawn(#[source] io::Error),
 }
 
 /// How a stop went.
@@ -134,11 +98,7 @@ impl MessageBus {
                 queue_limit,
                 union: AtomicU64::new(0),
                 last_id: AtomicU64::new(0),
-                roster: RwLock::new(Roster {
-                    phase: BusPhase::New,
-                    active: Arc::default(),
-                    draining: Vec::new(),
-                }),
+                roster: RwLock::new(Roster::new()),
             }),
         }
     }
@@ -155,11 +115,8 @@ impl MessageBus {
     pub fn start(&self) {
         let phase = {
             let mut roster = self.inner.roster.write();
-            let before = roster.phase;
-            if before == BusPhase::New {
-                roster.phase = BusPhase::Running;
-                self.inner.refresh_union(&roster);
-            }
+            let before = roster.start();
+            self.inner.refresh_union(&roster);
             before
         };
         if matches!(phase, BusPhase::Stopping | BusPhase::Stopped) {
@@ -170,7 +127,7 @@ impl MessageBus {
     /// Whether the bus delivers what is published.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.inner.roster.read().phase == BusPhase::Running
+        self.inner.roster.read().phase() == BusPhase::Running
     }
 
     /// Ends all subscriptions and returns when what was published before has been delivered, or
@@ -183,19 +140,16 @@ impl MessageBus {
     /// [`BusError`] on a bus that does not run.
     pub fn stop(&self) -> Result<StopReport, BusError> {
         let inner = &*self.inner;
-        let (ended, mut lanes) = {
+        let (before, mut lanes) = {
             let mut roster = inner.roster.write();
-            match roster.phase {
-                BusPhase::New => return Err(BusError::NotStarted),
-                BusPhase::Running => roster.phase = BusPhase::Stopping,
-                BusPhase::Stopping | BusPhase::Stopped => return Err(BusError::AlreadyStopped),
-            }
-            let active = std::mem::take(&mut roster.active);
-            roster.draining.extend(active.iter().cloned());
+            let before = roster.stop().map_err(|phase| match phase {
+                BusPhase::New => BusError::NotStarted,
+                _ => BusError::AlreadyStopped,
+            })?;
             inner.refresh_union(&roster);
-            (active, roster.draining.clone())
+            (before, roster.draining())
         };
-        drop(ended);
+        drop(before);
 
         let gate = Gate::new();
         for lane in &lanes {
@@ -211,13 +165,13 @@ impl MessageBus {
 
         let mut report = StopReport::default();
         for lane in &lanes {
-            if !lane.tally.ended.load(Ordering::Acquire) {
-                lane.tally.cut.store(true, Ordering::Relaxed);
+            if !lane.shared.ended.load(Ordering::Acquire) {
+                lane.shared.cut.store(true, Ordering::Relaxed);
                 report.abandoned += 1;
-                report.undelivered += lane.tally.waiting();
+                report.undelivered += lane.waiting();
             }
         }
-        inner.roster.write().phase = BusPhase::Stopped;
+        inner.roster.write().stopped();
         if report.abandoned > 0 {
             log::warn!(
                 "{} consumers of the bus could not drain in {DRAIN_LIMIT:?} and were abandoned; \
@@ -244,14 +198,14 @@ impl MessageBus {
         observer: Arc<dyn Observer>,
     ) -> Result<Subscription, SubscribeError> {
         let inner = &self.inner;
-        let key = contain(|| observer.key()).unwrap_or_else(|text| {
+        let key = catch(|| observer.key()).unwrap_or_else(|text| {
             log::error!("the key of an observer panicked, so it has none: {text}");
             None
         });
-        let address = Arc::as_ptr(&observer).addr();
-        let verdict = inner.roster.read().may_join(address, key.as_ref());
-        if let Some(refused) = refuse(verdict) {
-            return refused;
+        let identity = Identity::new(&observer, key);
+        let admitted = inner.roster.read().admits(&identity);
+        if let Err(refusal) = admitted {
+            return refused(refusal);
         }
 
         let seat = inner
@@ -262,55 +216,51 @@ impl MessageBus {
             })?;
         let id = SubscriptionId::nth(inner.last_id.fetch_add(1, Ordering::Relaxed) + 1);
         let (queue, receiver) = lane::queue();
-        let tally = Arc::<Tally>::default();
+        let shared = Shared::new();
         let consumer = Consumer {
             id,
             observer,
             receiver,
-            tally: Arc::clone(&tally),
+            shared: Arc::clone(&shared),
             bus: Arc::downgrade(inner),
         };
         let thread = Threads::spawn(seat, &format!("bus-{id}"), move || consumer.run())
             .map_err(SubscribeError::Spawn)?;
         let lane = Arc::new(Lane::new(
             id,
-            filter,
-            address,
-            key,
+            identity,
             thread.thread().id(),
-            tally,
+            shared,
+            filter,
             queue,
             inner.queue_limit,
         ));
-
-        let (verdict, before) = {
+        // The roster may say otherwise than before: its lock was free while the thread started.
+        let joined = {
             let mut roster = inner.roster.write();
-            // Again: the lock was free while the thread was started.
-            let verdict = roster.may_join(address, lane.key.as_ref());
-            let before = matches!(verdict, Verdict::Joins).then(|| {
-                let lanes = roster.active.iter().chain([&lane]).cloned().collect();
-                let before = std::mem::replace(&mut roster.active, lanes);
-                inner.refresh_union(&roster);
-                before
-            });
-            (verdict, before)
+            let joined = roster.join(&lane);
+            inner.refresh_union(&roster);
+            joined
         };
-        drop(before);
-        if let Some(refused) = refuse(verdict) {
-            lane.control(Control::Close);
-            return refused;
+        match joined {
+            Ok(before) => {
+                drop(before);
+                Ok(Subscription::new(id, Arc::downgrade(inner)))
+            }
+            Err(refusal) => {
+                lane.control(Control::Close);
+                refused(refusal)
+            }
         }
-        Ok(Subscription::new(id, Arc::downgrade(inner)))
     }
 
     /// Tells everyone who wants to know. Never waits and never fails.
     pub fn publish(&self, event: Event) {
-        let subject = event.snapshot().map(|snapshot| &*snapshot.profile);
-        match self.inner.wanted(event.kind(), subject) {
+        match self.inner.wanted(event.kind(), event.subject()) {
             Some(wanted) => self.inner.deliver(wanted, Arc::new(event)),
             None => {
                 // It may hold the last reference to a result of the user's.
-                let _ = contain(move || drop(event));
+                let _ = catch(move || drop(event));
             }
         }
     }
@@ -344,7 +294,7 @@ impl MessageBus {
         let inner = &*self.inner;
         let gate = Gate::new();
         let this_thread = thread::current().id();
-        let lanes = Arc::clone(&inner.roster.read().active);
+        let lanes = inner.roster.read().active();
         for lane in &*lanes {
             let token = (lane.thread != this_thread).then(|| gate.token());
             lane.control(Control::Sweep(token));
@@ -356,23 +306,24 @@ impl MessageBus {
 
     /// Has every observer asked whether it is stale, and waits for no answer.
     pub(crate) fn request_stale_sweep(&self) {
-        let lanes = Arc::clone(&self.inner.roster.read().active);
+        let lanes = self.inner.roster.read().active();
         for lane in &*lanes {
             lane.ask_sweep();
         }
     }
 
     /// Returns when every live consumer has handled everything that was published before, except
-    /// the one that calls this.
+    /// the one that calls this. Waits as long as it takes: two observers that flush from inside
+    /// `observe` would wait for each other.
     pub(crate) fn flush(&self) {
         let gate = Gate::new();
         let this_thread = thread::current().id();
         let (active, draining) = {
             let roster = self.inner.roster.read();
-            (Arc::clone(&roster.active), roster.draining.clone())
+            (roster.active(), roster.draining())
         };
         for lane in active.iter().chain(&draining) {
-            if lane.thread != this_thread && !lane.tally.cut.load(Ordering::Relaxed) {
+            if lane.thread != this_thread && !lane.shared.cut.load(Ordering::Relaxed) {
                 lane.control(Control::Flush(gate.token()));
             }
         }
@@ -382,15 +333,8 @@ impl MessageBus {
     /// How full the queue of each subscription is.
     #[must_use]
     pub fn subscriptions(&self) -> Vec<SubscriptionStatus> {
-        let lanes = Arc::clone(&self.inner.roster.read().active);
-        lanes
-            .iter()
-            .map(|lane| SubscriptionStatus {
-                id: lane.id,
-                waiting: lane.tally.waiting(),
-                dropped: lane.tally.dropped(),
-            })
-            .collect()
+        let lanes = self.inner.roster.read().active();
+        lanes.iter().map(|lane| lane.status()).collect()
     }
 }
 
@@ -398,7 +342,7 @@ impl fmt::Debug for MessageBus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (phase, active) = {
             let roster = self.inner.roster.read();
-            (roster.phase, roster.active.len())
+            (roster.phase(), roster.active().len())
         };
         f.debug_struct("MessageBus")
             .field("phase", &phase)
@@ -407,33 +351,13 @@ impl fmt::Debug for MessageBus {
     }
 }
 
-/// What the roster says to an observer that wants to join.
-enum Verdict {
-    Joins,
-    Stopped,
-    AlreadyIn(SubscriptionId),
-}
-
-fn refuse(verdict: Verdict) -> Option<Result<Subscription, SubscribeError>> {
-    match verdict {
-        Verdict::Joins => None,
-        Verdict::Stopped => Some(Err(SubscribeError::Stopped)),
-        Verdict::AlreadyIn(first) => {
+fn refused(refusal: Refusal) -> Result<Subscription, SubscribeError> {
+    match refusal {
+        Refusal::Stopped => Err(SubscribeError::Stopped),
+        Refusal::AlreadyIn(first) => {
             log::warn!("the observer is subscribed already, as {first}; nothing changes");
-            Some(Ok(Subscription::noop()))
+            Ok(Subscription::noop())
         }
-    }
-}
-
-impl Roster {
-    fn may_join(&self, address: usize, key: Option<&ObserverKey>) -> Verdict {
-        if matches!(self.phase, BusPhase::Stopping | BusPhase::Stopped) {
-            return Verdict::Stopped;
-        }
-        self.active
-            .iter()
-            .find(|lane| lane.address == address || (key.is_some() && lane.key.as_ref() == key))
-            .map_or(Verdict::Joins, |lane| Verdict::AlreadyIn(lane.id))
     }
 }
 
@@ -445,24 +369,17 @@ struct Wanted {
 
 impl Inner {
     fn refresh_union(&self, roster: &Roster) {
-        let union = match roster.phase {
-            BusPhase::Running => roster
-                .active
-                .iter()
-                .fold(0, |union, lane| union | lane.mask),
-            _ => 0,
-        };
-        self.union.store(union, Ordering::Release);
+        self.union.store(roster.union(), Ordering::Release);
     }
 
     fn wanted(&self, kind: EventKind, subject: Option<&JobProfile>) -> Option<Wanted> {
         if self.union.load(Ordering::Acquire) & kind.bit() == 0 {
             return None;
         }
-        let lanes = Arc::clone(&self.roster.read().active);
+        let lanes = self.roster.read().active();
         let first = lanes
             .iter()
-            .position(|lane| lane.mask & kind.bit() != 0 && lane.filter.matches_subject(subject))?;
+            .position(|lane| lane.may_want(kind.bit(), subject))?;
         Some(Wanted { lanes, first })
     }
 
@@ -470,10 +387,7 @@ impl Inner {
         let bit = event.kind().bit();
         let mut last: Option<&Lane> = None;
         for lane in &wanted.lanes[wanted.first..] {
-            let subject = event.snapshot().map(|snapshot| &*snapshot.profile);
-            if lane.mask & bit != 0
-                && lane.filter.matches_subject(subject)
-                && lane.filter.matches_app(&event)
+            if lane.wants(bit, &event)
                 && let Some(previous) = last.replace(lane)
             {
                 previous.push(Arc::clone(&event), &*self.clock);
@@ -483,7 +397,7 @@ impl Inner {
         match last {
             Some(lane) => lane.push(event, &*self.clock),
             None => {
-                let _ = contain(move || drop(event));
+                let _ = catch(move || drop(event));
             }
         }
     }
@@ -491,22 +405,14 @@ impl Inner {
     /// Ends a subscription, and says whether it was still on. Never waits: what is enqueued is
     /// delivered by its own thread, which then ends.
     pub(super) fn unsubscribe(&self, id: SubscriptionId) -> bool {
-        let (lane, before) = {
+        let left = {
             let mut roster = self.roster.write();
-            let Some(at) = roster.active.iter().position(|lane| lane.id == id) else {
-                return false;
-            };
-            let lane = Arc::clone(&roster.active[at]);
-            let rest = roster
-                .active
-                .iter()
-                .filter(|lane| lane.id != id)
-                .cloned()
-                .collect();
-            let before = std::mem::replace(&mut roster.active, rest);
-            roster.draining.push(Arc::clone(&lane));
+            let left = roster.leave(id);
             self.refresh_union(&roster);
-            (lane, before)
+            left
+        };
+        let Some((lane, before)) = left else {
+            return false;
         };
         drop(before);
         lane.control(Control::Close);
@@ -515,11 +421,7 @@ impl Inner {
 
     /// The thread of a subscription has ended.
     pub(super) fn forget(&self, id: SubscriptionId) {
-        let lane = {
-            let mut roster = self.roster.write();
-            let at = roster.draining.iter().position(|lane| lane.id == id);
-            at.map(|at| roster.draining.swap_remove(at))
-        };
+        let lane = self.roster.write().forget(id);
         drop(lane);
     }
 }

@@ -8,24 +8,25 @@
 //! 3. Every token is answered, at the latest when the thread ends; those behind a `Close` only
 //!    after the observer has heard what came before it.
 
+use std::cell::Cell;
 use std::sync::{Arc, Weak};
 
 use crossbeam::channel::Receiver;
 
 use super::bus::Inner;
-use super::contain::contain;
 use super::event::Event;
 use super::gate::Token;
-use super::lane::{Control, Item, Tally};
+use super::lane::{Control, Item, Shared};
 use super::observer::Observer;
 use super::subscription::SubscriptionId;
 use crate::sync::atomic::Ordering;
+use crate::unwind::catch;
 
 pub(super) struct Consumer {
     pub(super) id: SubscriptionId,
     pub(super) observer: Arc<dyn Observer>,
     pub(super) receiver: Receiver<Item>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) shared: Arc<Shared>,
     /// Weak: a bus that nobody holds ends its consumers.
     pub(super) bus: Weak<Inner>,
 }
@@ -33,37 +34,45 @@ pub(super) struct Consumer {
 impl Consumer {
     pub(super) fn run(self) {
         while let Ok(item) = self.receiver.recv() {
-            match item {
-                Item::Event(event) => self.handle(event),
-                Item::Control(control) => match *control {
-                    Control::Flush(token) => drop(token),
-                    Control::Sweep(token) => self.sweep(token),
-                    Control::Close => break,
-                },
+            if let Some(event) = item {
+                self.handle(event);
+                continue;
+            }
+            match self.shared.next_control() {
+                Some(Control::Flush(token)) => drop(token),
+                Some(Control::Sweep(token)) => self.sweep(token),
+                Some(Control::Close) | None => break,
             }
         }
         self.end();
     }
 
     fn handle(&self, event: Arc<Event>) {
-        self.tally.take_one();
-        if !self.tally.cut.load(Ordering::Relaxed) {
-            match contain(|| self.observer.accepts(&event)) {
-                Ok(false) => {}
-                Ok(true) => {
-                    if let Err(text) = contain(|| self.observer.observe(&event)) {
-                        self.log_panic("observer", &text);
-                    }
+        self.shared.count_handled();
+        if !self.shared.cut.load(Ordering::Relaxed) {
+            // One containment for both: it is paid for every event.
+            let accepted = Cell::new(false);
+            let outcome = catch(|| {
+                accepted.set(self.observer.accepts(&event));
+                if accepted.get() {
+                    self.observer.observe(&event);
                 }
-                Err(text) => self.log_panic("predicate", &text),
+            });
+            if let Err(text) = outcome {
+                let what = if accepted.get() {
+                    "observer"
+                } else {
+                    "predicate"
+                };
+                self.log_panic(what, &text);
             }
         }
         self.discard(event);
     }
 
     fn sweep(&self, token: Option<Token>) {
-        self.tally.sweep_asked.store(false, Ordering::Relaxed);
-        match contain(|| self.observer.is_stale()) {
+        self.shared.sweep_asked.store(false, Ordering::Relaxed);
+        match catch(|| self.observer.is_stale()) {
             Ok(false) => {}
             Ok(true) => {
                 let removed = self
@@ -84,25 +93,27 @@ impl Consumer {
             id,
             observer,
             receiver,
-            tally,
+            shared,
             bus,
         } = self;
-        if let Err(text) = contain(move || drop(observer)) {
+        // Before the observer goes: whoever sees it gone may rely on this.
+        shared.ended.store(true, Ordering::Release);
+        if let Err(text) = catch(move || drop(observer)) {
             log::error!("the observer of subscription {id} panicked as it was dropped: {text}");
         }
-        tally.ended.store(true, Ordering::Release);
         if let Some(bus) = bus.upgrade() {
             bus.forget(id);
         }
         while let Ok(item) = receiver.try_recv() {
-            let _ = contain(move || drop(item));
+            let _ = catch(move || drop(item));
         }
+        shared.close_controls();
         // A publisher with an older list may have added something since.
-        let _ = contain(move || drop(receiver));
+        let _ = catch(move || drop(receiver));
     }
 
     fn discard(&self, event: Arc<Event>) {
-        if let Err(text) = contain(move || drop(event)) {
+        if let Err(text) = catch(move || drop(event)) {
             self.log_panic("destructor of an event's payload", &text);
         }
     }

@@ -5,13 +5,14 @@ use std::time::SystemTime;
 
 use super::app::{AppEvent, AppEventEnvelope};
 use super::kind::{EventFamily, EventKind};
-use super::lifecycle::{LifecycleEvent, ModelCall, TerminalInfo};
+use super::lifecycle::{self as life, LifecycleEvent, ModelCall, TerminalInfo};
 use super::message;
-use super::operation::{HeartbeatEvent, LimiterEvent, SchedulerError, SchedulerEvent};
-use super::progress::{Notification, Phase, ProgressEvent, WorkflowComplete};
-use super::retry::RetryEvent;
+use super::operation::{self as op, HeartbeatEvent, LimiterEvent, SchedulerError, SchedulerEvent};
+use super::progress::{self as prog, Notification, Phase, ProgressEvent, WorkflowComplete};
+use super::retry::{self, RetryEvent};
 use crate::error::JobError;
 use crate::job::JobSnapshot;
+use crate::job::snapshot::JobProfile;
 
 /// Something that happened. Immutable, and stamped when it is made.
 #[derive(Clone, Debug)]
@@ -89,6 +90,11 @@ impl Event {
             Self::Scheduler(_) | Self::Heartbeat(_) => None,
             Self::App(event) => event.snapshot.as_ref(),
         }
+    }
+
+    /// What never changes of the job that it is about.
+    pub(super) fn subject(&self) -> Option<&JobProfile> {
+        self.snapshot().map(|snapshot| &*snapshot.profile)
     }
 
     /// When it happened.
@@ -202,11 +208,6 @@ macro_rules! into_event {
         }
     )+};
 }
-
-use super::lifecycle as life;
-use super::operation as op;
-use super::progress as prog;
-use super::retry;
 
 into_event! {
     LifecycleEvent => |event| Self::Lifecycle(event);

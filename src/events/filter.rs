@@ -72,6 +72,11 @@ impl EventFilter {
         }
     }
 
+    /// Whether it asks for more than the mask does.
+    pub(super) fn is_narrow(&self) -> bool {
+        !(self.apps.is_empty() && self.job_types.is_empty() && self.workflows.is_empty())
+    }
+
     /// Whether an event about this job is of those wanted, as far as the job goes.
     pub(super) fn matches_subject(&self, subject: Option<&JobProfile>) -> bool {
         if self.job_types.is_empty() && self.workflows.is_empty() {
@@ -105,7 +110,7 @@ impl EventFilter {
     #[must_use]
     pub fn matches(&self, event: &Event) -> bool {
         self.mask() & event.kind().bit() != 0
-            && self.matches_subject(event.snapshot().map(|snapshot| &*snapshot.profile))
+            && self.matches_subject(event.subject())
             && self.matches_app(event)
     }
 }

@@ -51,12 +51,6 @@ impl Gate {
             clock.wait_until(&self.answered, seen, deadline);
         }
     }
-
-    /// The cell that the waiting thread sleeps on.
-    #[cfg(test)]
-    pub(super) fn cell(&self) -> &Arc<WaitCell> {
-        &self.answered
-    }
 }
 
 /// One answer that is awaited.

@@ -7,8 +7,12 @@
 //!    more than the limit wait (BUS-4).
 //! 2. `handled_seen` is never ahead of `handled`: a publisher that trusts it errs towards looking
 //!    again. It spares publishers the consumer's cache line.
-//! 3. Nothing foreign runs here but destructors of payloads, contained.
+//! 3. Each control is in `controls` before its mark is in the queue, both first in first out. So
+//!    the consumer that meets the n-th mark finds the n-th control, and has met every event that
+//!    was published before that control was sent.
+//! 4. Nothing foreign runs here but destructors of payloads, contained and outside of the locks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -16,28 +20,27 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use crossbeam::utils::CachePadded;
 
-use super::contain::contain;
 use super::event::Event;
 use super::filter::EventFilter;
 use super::gate::Token;
-use super::observer::ObserverKey;
-use super::subscription::SubscriptionId;
+use super::roster::Identity;
+use super::subscription::{SubscriptionId, SubscriptionStatus};
 use crate::clock::Clock;
+use crate::job::snapshot::JobProfile;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::unwind::catch;
 
 /// How long a subscription stays silent about dropped events after it has spoken: often enough to
 /// be seen, seldom enough not to be the next flood.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// What lies in a subscription's queue.
-pub(super) enum Item {
-    Event(Arc<Event>),
-    /// Boxed: an item is moved for every event, a control a few times in a subscription's life.
-    Control(Box<Control>),
-}
+/// What lies in a subscription's queue: an event, or the mark of a control. No larger than a
+/// pointer, because a million of them may wait.
+pub(super) type Item = Option<Arc<Event>>;
 
 /// What the bus asks of a consumer, in its turn among the events.
+#[derive(Debug)]
 pub(super) enum Control {
     /// Answer.
     Flush(Token),
@@ -47,60 +50,47 @@ pub(super) enum Control {
     Close,
 }
 
-/// What both sides of a subscription know.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    publishers: CachePadded<Publishers>,
+/// What both sides of a subscription share besides the queue.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// How many events have been taken out of the queue. Written by the consumer alone.
     handled: CachePadded<AtomicU64>,
+    /// The controls whose marks lie in the queue; `None` once nobody reads marks any more.
+    controls: Mutex<Option<VecDeque<Control>>>,
     /// What waits is to be dropped: the consumer did not drain in time.
     pub(super) cut: AtomicBool,
-    /// The consumer hears of no more events and has let go of its observer.
+    /// The observer has heard all that it will hear.
     pub(super) ended: AtomicBool,
-    /// A sweep that nobody waits for lies in the queue.
+    /// A sweep that nobody waits for is asked for.
     pub(super) sweep_asked: AtomicBool,
-    dropped: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-struct Publishers {
-    sent: AtomicU64,
-    handled_seen: AtomicU64,
-}
+impl Shared {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            handled: CachePadded::default(),
+            controls: Mutex::new(Some(VecDeque::new())),
+            cut: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            sweep_asked: AtomicBool::new(false),
+        })
+    }
 
-impl Tally {
-    /// The consumer has taken one more event out of the queue. Only the consumer calls this.
-    pub(super) fn take_one(&self) {
+    /// The consumer has taken one more event out of the queue.
+    pub(super) fn count_handled(&self) {
         let handled = self.handled.load(Ordering::Relaxed);
         self.handled.store(handled + 1, Ordering::Release);
     }
 
-    /// How many events wait.
-    pub(super) fn waiting(&self) -> u64 {
-        let handled = self.handled.load(Ordering::Acquire);
-        let sent = self.publishers.sent.load(Ordering::Relaxed);
-        sent.saturating_sub(handled)
+    /// The control that belongs to the mark which the consumer has met.
+    pub(super) fn next_control(&self) -> Option<Control> {
+        self.controls.lock().as_mut()?.pop_front()
     }
 
-    /// How many events were dropped because too many waited.
-    pub(super) fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
-
-    /// Counts one more event into the queue, unless `limit` wait already.
-    fn admit(&self, limit: u64) -> bool {
-        let Publishers { sent, handled_seen } = &*self.publishers;
-        // Saturating: others may have sent, and the consumer handled, since this one counted.
-        let before = sent.fetch_add(1, Ordering::Relaxed);
-        if before.saturating_sub(handled_seen.load(Ordering::Relaxed)) < limit {
-            return true;
-        }
-        let handled = self.handled.load(Ordering::Acquire);
-        handled_seen.store(handled, Ordering::Relaxed);
-        if before.saturating_sub(handled) < limit {
-            return true;
-        }
-        sent.fetch_sub(1, Ordering::Relaxed);
-        false
+    /// Nobody reads marks any more: answers every control that is left, and all later ones.
+    pub(super) fn close_controls(&self) {
+        let left = self.controls.lock().take();
+        drop(left);
     }
 }
 
@@ -108,104 +98,194 @@ impl Tally {
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) id: SubscriptionId,
-    pub(super) filter: EventFilter,
-    /// [`EventFilter::mask`] of the filter.
-    pub(super) mask: u64,
-    /// Where the observer lies, to know it again. The consumer keeps it there.
-    pub(super) address: usize,
-    pub(super) key: Option<ObserverKey>,
+    pub(super) identity: Identity,
     pub(super) thread: ThreadId,
-    pub(super) tally: Arc<Tally>,
-    queue: Queue,
-    limit: u64,
+    pub(super) shared: Arc<Shared>,
+    filter: EventFilter,
+    /// What every event touches.
+    hot: CachePadded<Hot>,
+    dropped: AtomicU64,
     reports: Mutex<Reports>,
 }
 
-/// The sending end of a queue.
 #[derive(Debug)]
-pub(super) struct Queue(Sender<Item>);
+struct Hot {
+    /// [`EventFilter::mask`] of the filter.
+    mask: u64,
+    /// Whether the filter asks for more than the mask does.
+    narrow: bool,
+    queue: Sender<Item>,
+    limit: u64,
+    sent: AtomicU64,
+    handled_seen: AtomicU64,
+}
 
+/// What has been said about dropped events.
 #[derive(Debug, Default)]
 struct Reports {
-    next: Option<Instant>,
+    silent_until: Option<Instant>,
     reported: u64,
 }
 
-/// A queue. It grows with what lies in it; the limit is counted, not allocated.
-pub(super) fn queue() -> (Queue, Receiver<Item>) {
-    let (sender, receiver) = unbounded();
-    (Queue(sender), receiver)
+impl Reports {
+    /// How many events were dropped since the last report, if one is due.
+    fn due(&mut self, now: Instant, total: u64) -> Option<u64> {
+        if self.silent_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.silent_until = Some(now + REPORT_EVERY);
+        Some(total.saturating_sub(std::mem::replace(&mut self.reported, total)))
+    }
+}
+
+/// A queue. It grows with what lies in it: the limit is counted, not allocated (BUS-4).
+pub(super) fn queue() -> (Sender<Item>, Receiver<Item>) {
+    unbounded()
 }
 
 impl Lane {
-    #[expect(clippy::too_many_arguments, reason = "one call, each of them a field")]
     pub(super) fn new(
         id: SubscriptionId,
-        filter: EventFilter,
-        address: usize,
-        key: Option<ObserverKey>,
+        identity: Identity,
         thread: ThreadId,
-        tally: Arc<Tally>,
-        queue: Queue,
+        shared: Arc<Shared>,
+        filter: EventFilter,
+        queue: Sender<Item>,
         limit: u64,
     ) -> Self {
         Self {
             id,
-            mask: filter.mask(),
-            filter,
-            address,
-            key,
+            identity,
             thread,
-            tally,
-            queue,
-            limit,
+            shared,
+            hot: CachePadded::new(Hot {
+                mask: filter.mask(),
+                narrow: filter.is_narrow(),
+                queue,
+                limit,
+                sent: AtomicU64::new(0),
+                handled_seen: AtomicU64::new(0),
+            }),
+            filter,
+            dropped: AtomicU64::new(0),
             reports: Mutex::default(),
         }
     }
 
+    pub(super) fn mask(&self) -> u64 {
+        self.hot.mask
+    }
+
+    /// Whether it wants events of the kind with this bit about this job, an application's event
+    /// perhaps depending on its type.
+    pub(super) fn may_want(&self, bit: u64, subject: Option<&JobProfile>) -> bool {
+        self.hot.mask & bit != 0 && (!self.hot.narrow || self.filter.matches_subject(subject))
+    }
+
+    /// Whether it wants this event, whose kind has this bit.
+    pub(super) fn wants(&self, bit: u64, event: &Event) -> bool {
+        self.hot.mask & bit != 0
+            && (!self.hot.narrow
+                || (self.filter.matches_subject(event.subject()) && self.filter.matches_app(event)))
+    }
+
     /// Enqueues an event, or drops it when too many wait.
     pub(super) fn push(&self, event: Arc<Event>, clock: &dyn Clock) {
-        if !self.tally.admit(self.limit) {
-            self.tally.dropped.fetch_add(1, Ordering::Relaxed);
-            let _ = contain(move || drop(event));
+        if !self.admit() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            let _ = catch(move || drop(event));
             self.report(clock);
-        } else if let Err(returned) = self.queue.0.send(Item::Event(event)) {
+        } else if let Err(returned) = self.hot.queue.send(Some(event)) {
             // The consumer has ended; this publisher still had it on an older list.
-            let _ = contain(move || drop(returned));
+            let _ = catch(move || drop(returned));
         }
     }
 
-    /// Enqueues a control. One that the consumer can no longer take counts as answered.
+    /// Counts one more event into the queue, unless as many as may wait do.
+    fn admit(&self) -> bool {
+        let hot = &*self.hot;
+        // Saturating: others may have sent, and the consumer handled, since this one counted.
+        let before = hot.sent.fetch_add(1, Ordering::Relaxed);
+        if before.saturating_sub(hot.handled_seen.load(Ordering::Relaxed)) < hot.limit {
+            return true;
+        }
+        let handled = self.shared.handled.load(Ordering::Acquire);
+        hot.handled_seen.store(handled, Ordering::Relaxed);
+        if before.saturating_sub(handled) < hot.limit {
+            return true;
+        }
+        hot.sent.fetch_sub(1, Ordering::Relaxed);
+        false
+    }
+
+    /// Enqueues a control. One that the consumer can no longer take is answered at once.
     pub(super) fn control(&self, control: Control) {
-        let _ = self.queue.0.send(Item::Control(Box::new(control)));
+        let refused = match &mut *self.shared.controls.lock() {
+            Some(controls) => {
+                controls.push_back(control);
+                None
+            }
+            None => Some(control),
+        };
+        // An answer wakes somebody: not under the lock.
+        if refused.is_none() {
+            let _ = self.hot.queue.send(None);
+        }
     }
 
     /// Asks for a sweep that nobody waits for, unless one is asked for already.
     pub(super) fn ask_sweep(&self) {
-        if !self.tally.sweep_asked.swap(true, Ordering::Relaxed) {
+        if !self.shared.sweep_asked.swap(true, Ordering::Relaxed) {
             self.control(Control::Sweep(None));
+        }
+    }
+
+    /// How many events wait.
+    pub(super) fn waiting(&self) -> u64 {
+        let handled = self.shared.handled.load(Ordering::Acquire);
+        let sent = self.hot.sent.load(Ordering::Relaxed);
+        sent.saturating_sub(handled)
+    }
+
+    pub(super) fn status(&self) -> SubscriptionStatus {
+        SubscriptionStatus {
+            id: self.id,
+            waiting: self.waiting(),
+            dropped: self.dropped.load(Ordering::Relaxed),
         }
     }
 
     fn report(&self, clock: &dyn Clock) {
         let now = clock.now();
-        let (since, total) = {
-            let Some(mut reports) = self.reports.try_lock() else {
-                return; // Another publisher is about to say it.
-            };
-            if reports.next.is_some_and(|next| now < next) {
-                return;
-            }
-            let total = self.tally.dropped();
-            let since = total - reports.reported;
-            reports.reported = total;
-            reports.next = Some(now + REPORT_EVERY);
-            (since, total)
-        };
-        log::error!(
-            "subscription {} has {} events waiting, its limit: dropped {since} more ({total} in all)",
-            self.id,
-            self.limit
-        );
+        let total = self.dropped.load(Ordering::Relaxed);
+        // Not free: another publisher is about to say it.
+        let since = self
+            .reports
+            .try_lock()
+            .and_then(|mut reports| reports.due(now, total));
+        if let Some(since) = since {
+            log::error!(
+                "{} events wait for subscription {}, its limit: dropped {since} more, {total} in all",
+                self.hot.limit,
+                self.id
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_reported_at_once_and_then_every_ten_seconds_with_the_count_since() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut reports = Reports::default();
+        assert_eq!(reports.due(start, 1), Some(1));
+        assert_eq!(reports.due(after(9), 500), None);
+        assert_eq!(reports.due(after(10), 700), Some(699));
+        assert_eq!(reports.due(after(11), 701), None);
+        assert_eq!(reports.due(after(60), 702), Some(2));
     }
 }

@@ -53,7 +53,7 @@ pub struct RateLimitRetry {
     pub at: SystemTime,
     /// The provider.
     pub provider: Arc<str>,
-    /// The model; that of the provider's name when no model was named.
+    /// The model, or the provider where no model is known.
     pub model: Arc<str>,
     /// What the provider said.
     pub details: Arc<str>,
@@ -63,7 +63,8 @@ pub struct RateLimitRetry {
     pub delay: Option<Duration>,
     /// Which limit was hit.
     pub limit: ThrottleKind,
-    /// How much of the model's budget the runtime holds back for now: 0.5 is half as much again.
+    /// What the runtime adds to the weight of the model's tokens for now: 0.5 is half as much
+    /// again.
     pub throttle: f64,
 }
 

@@ -1,6 +1,7 @@
 //! The handle of one subscription.
 
 use std::fmt;
+use std::io;
 use std::sync::Weak;
 
 use super::bus::Inner;
@@ -100,4 +101,22 @@ pub struct SubscriptionStatus {
     pub waiting: u64,
     /// How many were dropped because too many waited.
     pub dropped: u64,
+}
+
+/// Why a subscription was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubscribeError {
+    /// The bus is stopping or has stopped.
+    #[error("the bus has been stopped and takes no more subscriptions; build another")]
+    Stopped,
+    /// Each subscription needs a thread, and there are as many as there may be.
+    #[error("all {cap} threads are in use and a subscription needs one; raise the thread cap")]
+    NoThread {
+        /// How many threads the runtime may have.
+        cap: usize,
+    },
+    /// The system refused to start a thread.
+    #[error("the system refused to start the subscription's thread")]
+    Spawn(#[source] io::Error),
 }

@@ -349,4 +349,8 @@ impl Supervisor for Alone {
     fn cancel(&self, _: &Arc<JobCore>, _: &str) -> bool {
         false
     }
+
+    fn wait_begins(&self) {}
+
+    fn wait_ends(&self) {}
 }

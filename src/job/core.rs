@@ -12,6 +12,7 @@
 //! Lock order within a job: `told`, then `live`. The others are taken alone.
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -33,6 +34,12 @@ pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
 pub(crate) trait Supervisor: Send + Sync {
     /// Cancels a queued or running job; false when it is neither.
     fn cancel(&self, job: &Arc<JobCore>, reason: &str) -> bool;
+
+    /// A job's own thread begins to wait for another job.
+    fn wait_begins(&self);
+
+    /// It goes on.
+    fn wait_ends(&self);
 }
 
 pub(crate) struct JobCore {
@@ -93,6 +100,7 @@ pub(crate) struct Cancellation {
     pub(crate) reason: String,
     /// What the event says.
     pub(crate) message: String,
+    pub(crate) at: Instant,
 }
 
 #[derive(Default)]
@@ -124,12 +132,16 @@ pub(crate) enum WaitingFor {
 /// Ends the record of a wait when it is dropped.
 pub(crate) struct Waiting<'a> {
     job: &'a JobCore,
+    supervisor: Option<Arc<dyn Supervisor>>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let over = self.job.waiting.lock().take();
         drop(over);
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.wait_ends();
+        }
     }
 }
 
@@ -331,7 +343,64 @@ impl JobCore {
     /// Records what the job's thread sleeps for until the answer is dropped.
     pub(crate) fn waits_for(&self, what: WaitingFor) -> Waiting<'_> {
         *self.waiting.lock() = Some(what);
-        Waiting { job: self }
+        Waiting {
+            job: self,
+            supervisor: None,
+        }
+    }
+
+    /// Records that the job's thread waits for another job.
+    ///
+    /// # Errors
+    /// The way from this job back to itself, when that job waits for this one, directly or through
+    /// others. The record stands before the look, so of two jobs that begin to wait for each other
+    /// at once at least one sees it.
+    pub(crate) fn waits_for_job(
+        self: &Arc<Self>,
+        other: &Arc<JobCore>,
+    ) -> Result<Waiting<'_>, Vec<Arc<JobCore>>> {
+        let mut waiting = self.waits_for(WaitingFor::Job(Arc::clone(other)));
+        if let Some(way) = self.way_back_from(other) {
+            return Err(way);
+        }
+        let supervisor = self.supervisor();
+        if let Some(supervisor) = &supervisor {
+            supervisor.wait_begins();
+        }
+        waiting.supervisor = supervisor;
+        Ok(waiting)
+    }
+
+    /// The chain of waits that leads from `other` to this job; an ancestor waits for its children.
+    fn way_back_from(self: &Arc<Self>, other: &Arc<JobCore>) -> Option<Vec<Arc<JobCore>>> {
+        let mut ancestor = Some(Arc::clone(self));
+        while let Some(at) = ancestor {
+            if Arc::ptr_eq(&at, other) {
+                return Some(vec![at]);
+            }
+            ancestor = at.parent();
+        }
+        let mut seen = HashSet::new();
+        let mut ways = vec![vec![Arc::clone(other)]];
+        while let Some(way) = ways.pop() {
+            let Some(last) = way.last() else { continue };
+            if Arc::ptr_eq(last, self) {
+                return Some(way);
+            }
+            if last.is_settled() || !seen.insert(Arc::as_ptr(last)) {
+                continue;
+            }
+            let waits = match last.waiting_for() {
+                Some(WaitingFor::Job(next)) => vec![next],
+                _ => last.dependencies.clone(),
+            };
+            for next in waits {
+                let mut longer = way.clone();
+                longer.push(next);
+                ways.push(longer);
+            }
+        }
+        None
     }
 
     pub(crate) fn waiting_for(&self) -> Option<WaitingFor> {
@@ -344,7 +413,7 @@ impl JobCore {
     /// leaves the callbacks to [`fire_cancellation`](Self::fire_cancellation). Answers whether it
     /// was the first.
     pub(crate) fn signal_cancellation(&self, reason: &str, message: &str) -> bool {
-        let wall = self.clock.wall();
+        let (wall, at) = (self.clock.wall(), self.clock.now());
         {
             let mut live = self.live.lock();
             if live.cancellation.is_some() {
@@ -353,6 +422,7 @@ impl JobCore {
             live.cancellation = Some(Cancellation {
                 reason: reason.to_owned(),
                 message: message.to_owned(),
+                at,
             });
             if live.decision == Decision::Open && live.moment.state.is_active() {
                 live.decision = Decision::Cancelled;

@@ -1,0 +1,217 @@
+//! What several test files share.
+#![allow(missing_docs, unreachable_pub)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nucleo_runtime::admission::{
+    AccountCategory, AccountKey, AccountStatus, Demand, Grant, RateLimiter, Replenishment,
+};
+use nucleo_runtime::events::MessageBus;
+use nucleo_runtime::testing::{self, AdmissionBench};
+use nucleo_runtime::{Clock, JobContext, JobError, ManualClock};
+
+/// A level of whole units that the clock refills at a steady rate.
+#[derive(Debug)]
+pub struct Meter {
+    key: AccountKey,
+    capacity: u64,
+    per_second: u64,
+    state: Mutex<(u64, Instant)>,
+    pub takes: AtomicUsize,
+    pub gives: AtomicUsize,
+}
+
+impl Meter {
+    pub fn full(name: &str, capacity: u64, per_second: u64, now: Instant) -> Arc<Self> {
+        Self::at(name, capacity, capacity, per_second, now)
+    }
+
+    pub fn drained(name: &str, capacity: u64, per_second: u64, now: Instant) -> Arc<Self> {
+        Self::at(name, capacity, 0, per_second, now)
+    }
+
+    pub fn at(name: &str, capacity: u64, level: u64, per_second: u64, now: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            key: AccountKey::new(name),
+            capacity,
+            per_second,
+            state: Mutex::new((level, now)),
+            takes: AtomicUsize::new(0),
+            gives: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn level(&self, now: Instant) -> u64 {
+        let (level, since) = *self.state.lock().unwrap();
+        let refilled = now.duration_since(since).as_millis() as u64 * self.per_second / 1_000;
+        (level + refilled).min(self.capacity)
+    }
+
+    /// Adds to the level from outside, as a provider's refund does.
+    pub fn add(&self, amount: u64, now: Instant) {
+        let level = self.level(now);
+        *self.state.lock().unwrap() = ((level + amount).min(self.capacity), now);
+        self.key.capacity_grew();
+    }
+}
+
+fn sum(amounts: &[u64]) -> u64 {
+    amounts.iter().sum()
+}
+
+impl RateLimiter for Meter {
+    type Amount = u64;
+
+    fn account_for(&self, _: &u64) -> AccountKey {
+        self.key.clone()
+    }
+
+    fn describe(&self, _: &AccountKey) -> AccountStatus {
+        AccountStatus::new(AccountCategory::TokenBucket, self.capacity, 0)
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Time
+    }
+
+    fn fits(&self, mine: &[u64], ahead: &[u64], now: Instant) -> Result<bool, JobError> {
+        if sum(mine) > self.capacity {
+            return Err(JobError::uncorrectable(format!(
+                "{} exceeds {}",
+                sum(mine),
+                self.capacity
+            )));
+        }
+        Ok(self.level(now) >= sum(mine) + sum(ahead))
+    }
+
+    fn try_take(&self, mine: &[u64], ahead: &[u64], now: Instant) -> Result<bool, JobError> {
+        let fits = self.fits(mine, ahead, now)?;
+        if fits {
+            let level = self.level(now);
+            *self.state.lock().unwrap() = (level - sum(mine), now);
+            self.takes.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(fits)
+    }
+
+    fn give(&self, amounts: &[u64], now: Instant) {
+        let level = self.level(now);
+        *self.state.lock().unwrap() = ((level + sum(amounts)).min(self.capacity), now);
+        self.gives.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn earliest_fit(&self, mine: &[u64], ahead: &[u64], now: Instant) -> Option<Instant> {
+        let needed = sum(mine) + sum(ahead);
+        if needed > self.capacity || self.per_second == 0 {
+            return None;
+        }
+        let short = needed.saturating_sub(self.level(now));
+        let millis = (short * 1_000).div_ceil(self.per_second);
+        Some(now + Duration::from_millis(millis))
+    }
+
+    fn units(&self, amount: &u64) -> u64 {
+        *amount
+    }
+}
+
+/// An admission on a clock that the test owns, and jobs that ask it.
+pub struct Line {
+    pub clock: ManualClock,
+    pub bus: MessageBus,
+    pub bench: Arc<AdmissionBench>,
+}
+
+/// A job that asks, on a thread of its own.
+pub struct Asking {
+    pub context: JobContext,
+    thread: JoinHandle<Result<Grant, JobError>>,
+}
+
+impl Line {
+    pub fn new() -> Self {
+        let clock = ManualClock::new();
+        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+        let bus = MessageBus::standalone(Arc::clone(&shared));
+        let bench = Arc::new(AdmissionBench::start(shared, &bus).unwrap());
+        Self { clock, bus, bench }
+    }
+
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub fn context(&self) -> JobContext {
+        let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
+        testing::context(&clock, &self.bus, "user", None).unwrap()
+    }
+
+    /// Asks on this thread; for what is known to be granted or refused at once.
+    pub fn admit(&self, demand: Demand) -> Result<Grant, JobError> {
+        self.bench.admission().admit(demand, &self.context())
+    }
+
+    /// Asks on a thread of its own and returns once it is parked or has its answer.
+    pub fn ask(&self, demand: Demand) -> Asking {
+        // A release before this may still be on its way to a waiter.
+        self.quiesce();
+        let before = self.parked();
+        let context = self.context();
+        let bench = Arc::clone(&self.bench);
+        let thread = {
+            let context = context.clone();
+            thread::spawn(move || bench.admission().admit(demand, &context))
+        };
+        while self.parked() <= before && !thread.is_finished() {
+            thread::yield_now();
+        }
+        self.quiesce();
+        Asking { context, thread }
+    }
+
+    pub fn parked(&self) -> usize {
+        self.bench.admission().queue_len()
+    }
+
+    pub fn quiesce(&self) {
+        self.bench.quiesce();
+    }
+
+    pub fn advance(&self, step: Duration) {
+        self.clock.advance(step);
+        self.quiesce();
+    }
+}
+
+impl Asking {
+    /// Waits for the answer.
+    pub fn answer(self) -> Result<Grant, JobError> {
+        self.thread.join().unwrap()
+    }
+
+    /// Waits for the grant.
+    pub fn granted(self) -> Grant {
+        self.answer().unwrap()
+    }
+}
+
+/// A demand for one amount.
+pub fn of<L: RateLimiter>(limiter: &Arc<L>, amount: L::Amount) -> Demand {
+    let mut demand = Demand::new();
+    demand.add(limiter, amount);
+    demand
+}
+
+/// A demand for an amount on each of two limits.
+pub fn both<A: RateLimiter, B: RateLimiter>(
+    a: (&Arc<A>, A::Amount),
+    b: (&Arc<B>, B::Amount),
+) -> Demand {
+    let mut demand = of(a.0, a.1);
+    demand.add(b.0, b.1);
+    demand
+}
