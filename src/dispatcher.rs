@@ -19,6 +19,7 @@ mod routing;
 mod settle;
 mod shutdown;
 mod starvation;
+mod stoppable;
 mod submission;
 mod timeout;
 mod timer;
@@ -47,6 +48,7 @@ pub use door::{Parent, SubmitError};
 pub use inner::{Unresponsive, UnresponsiveReason};
 pub use orchestrator::{Doer, FnDoer, OrchestratorContext, doer_fn};
 pub use shutdown::{ShutdownError, ShutdownReport};
+pub use stoppable::{StopOnce, Stoppable};
 pub use submission::{Leaf, Orchestrator, Submission, Submit};
 
 /// Runs jobs. A clone is the same dispatcher; several live side by side in one process.
@@ -286,6 +288,12 @@ impl JobDispatcher {
     #[must_use]
     pub fn queue_len(&self) -> usize {
         self.inner().router().len()
+    }
+
+    /// Has something of the application's stopped with the dispatcher: at the shutdown, after the
+    /// jobs and before the bus, all of them side by side and for at most 5 seconds.
+    pub fn register_stoppable(&self, stoppable: Arc<dyn Stoppable>) {
+        self.inner().register_stoppable(stoppable);
     }
 
     /// The threads of the runtime: alive now, the most that ever were, and the cap.

@@ -198,10 +198,11 @@ fn conclude(
         Err(error) if error.retry_signal().is_some() && job.interruption().is_none() => {
             Err(rolled_back(error))
         }
-        Err(error) => match job.begin_finishing() {
-            Ok(()) => Err(rolled_back(error)),
-            Err(_) => Err(rolled_back(settle::interrupted(job, Some(error)))),
-        },
+        Err(error) => {
+            // Whoever decided before this keeps its decision; the settlement tells.
+            let _ = job.begin_finishing();
+            Err(rolled_back(error))
+        }
         Ok(value) => match job.begin_finishing() {
             Ok(()) if transaction => set.commit_all().map(|()| value),
             Ok(()) => Ok(value),

@@ -14,6 +14,7 @@ use super::entry::Entry;
 use super::reaper::Pool;
 use super::routing::Router;
 use super::settle;
+use super::stoppable::Stoppable;
 use super::timer::{AlarmKey, Timer};
 use super::{starvation, timeout};
 use crate::admission::{
@@ -76,10 +77,13 @@ pub(crate) struct Inner {
     http: Arc<HttpConnectionGate>,
     model: Option<ConfiguredModel>,
     databases: DbResourceProviders,
+    stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
     phase: Mutex<Phase>,
     jobs: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
-    /// Notified when a job leaves.
-    job_left: Arc<WaitCell>,
+    /// Jobs that were taken and whose handles have not answered.
+    unsettled: AtomicUsize,
+    /// Notified when a handle answers.
+    job_settled: Arc<WaitCell>,
     failed_spawn: Mutex<Option<Instant>>,
     /// Started jobs whose threads do not wait for another job.
     active: AtomicUsize,
@@ -125,9 +129,11 @@ impl Inner {
             http: parts.http,
             model: parts.model,
             databases: parts.databases,
+            stoppables: Mutex::default(),
             phase: Mutex::new(Phase::Built),
             jobs: Mutex::default(),
-            job_left: WaitCell::new(),
+            unsettled: AtomicUsize::new(0),
+            job_settled: WaitCell::new(),
             failed_spawn: Mutex::new(None),
             active: AtomicUsize::new(0),
             abandoned: Mutex::default(),
@@ -192,10 +198,23 @@ impl Inner {
         &self.databases
     }
 
+    pub(super) fn register_stoppable(&self, stoppable: Arc<dyn Stoppable>) {
+        self.stoppables.lock().push(stoppable);
+    }
+
+    pub(super) fn take_stoppables(&self) -> Vec<Arc<dyn Stoppable>> {
+        std::mem::take(&mut *self.stoppables.lock())
+    }
+
     // Its life.
 
     pub(super) fn phase(&self) -> Phase {
         *self.phase.lock()
+    }
+
+    /// Whether the end has begun.
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.phase(), Phase::Stopping | Phase::Stopped)
     }
 
     /// Moves from one phase to the next; false when it is in none of `from`.
@@ -221,15 +240,27 @@ impl Inner {
     // Its jobs.
 
     pub(super) fn enter(&self, entry: &Arc<Entry>) {
+        self.unsettled.fetch_add(1, Ordering::SeqCst);
         let id = Arc::clone(&entry.job().profile().ids.job);
         self.jobs.lock().insert(id, Arc::clone(entry));
     }
 
-    pub(super) fn leave(&self, job: &JobCore) {
+    /// A job leaves the running set. Answers whether it was in it: a job born failed never is.
+    pub(super) fn leave(&self, job: &JobCore) -> bool {
         let entry = self.jobs.lock().remove(job.id());
         // Outside of the lock: the last reference to a job may go here.
-        drop(entry);
-        self.job_left.notify();
+        entry.is_some()
+    }
+
+    /// The handle of a job that was in the running set has answered.
+    pub(super) fn settled(&self) {
+        self.unsettled.fetch_sub(1, Ordering::SeqCst);
+        self.job_settled.notify();
+    }
+
+    /// Whether every handle has answered.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.unsettled.load(Ordering::SeqCst) == 0
     }
 
     pub(super) fn entry(&self, id: &str) -> Option<Arc<Entry>> {
@@ -244,8 +275,8 @@ impl Inner {
         self.jobs.lock().len()
     }
 
-    pub(super) fn job_left(&self) -> &Arc<WaitCell> {
-        &self.job_left
+    pub(super) fn job_settled(&self) -> &Arc<WaitCell> {
+        &self.job_settled
     }
 
     pub(super) fn route(self: &Arc<Self>, entry: &Arc<Entry>) {

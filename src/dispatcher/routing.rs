@@ -156,7 +156,7 @@ impl Router {
         let queue = self.queue(priority_queue);
         let seat = {
             let mut lines = queue.lines.lock();
-            if lines.stopped {
+            if lines.stopped || inner.is_stopping() {
                 return false;
             }
             let free = entry.runs_at_once() || lines.line(class).is_empty();
@@ -345,7 +345,8 @@ impl Router {
         if lines.stopped {
             return Next::Stopped;
         }
-        if lines.is_empty() {
+        // A thread that a shutdown sets free is not for a job that the shutdown will cancel.
+        if lines.is_empty() || inner.is_stopping() {
             return Next::Idle;
         }
         if retry_at.is_some_and(|at| at > inner.clock().now()) {

@@ -66,24 +66,24 @@ fn final_outcome(job: &JobCore, outcome: Outcome) -> Outcome {
 
 /// What the caller of a job gets that was told to stop, and then failed on its own or did not.
 pub(super) fn interrupted(job: &JobCore, own: Option<JobError>) -> JobError {
-    let own = own.filter(|error| !error.is_cancelled() && !error.is_timed_out());
-    match job.decision() {
-        Decision::TimedOut => match own {
-            // What says more than that something broke off.
-            Some(own) if own.is_correctable() => own,
-            Some(own) => JobError::timed_out(job.terms().timeout).with_source(own),
-            None => JobError::timed_out(job.terms().timeout),
-        },
-        _ => {
-            let reason = job
-                .cancellation()
-                .map_or_else(|| "stopped".to_owned(), |cancellation| cancellation.reason);
-            let cancelled = JobError::cancelled(reason);
-            match own {
-                Some(own) => cancelled.with_source(own),
-                None => cancelled,
-            }
-        }
+    let told = match job.decision() {
+        Decision::TimedOut => JobError::timed_out(job.terms().timeout),
+        _ => JobError::cancelled(
+            job.cancellation()
+                .map_or_else(|| "stopped".to_owned(), |cancellation| cancellation.reason),
+        ),
+    };
+    match own {
+        None => told,
+        // It only passes on that it was told to stop; what went wrong meanwhile is kept.
+        Some(own) if own.is_cancelled() || own.is_timed_out() => own
+            .attached()
+            .iter()
+            .cloned()
+            .fold(told, JobError::with_attached),
+        // It says more than that something broke off, and the caller can do something about it.
+        Some(own) if told.is_timed_out() && own.is_correctable() => own,
+        Some(own) => told.with_source(own),
     }
 }
 
@@ -157,8 +157,12 @@ fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
     }
     let calls: Arc<[ModelCall]> = job.take_model_calls().into();
     tell_end(job, state, &outcome, calls);
-    inner.leave(job);
-    for dependent in job.settle(outcome) {
+    let counted = inner.leave(job);
+    let dependents = job.settle(outcome);
+    if counted {
+        inner.settled();
+    }
+    for dependent in dependents {
         if dependent.dependency_settled() {
             inner.route_dependent(&dependent);
         }

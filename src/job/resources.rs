@@ -270,7 +270,7 @@ impl ResourceSet {
                     .with_source(error),
                 );
             }
-            self.return_permits_when_gone(held);
+            self.return_permits_when_gone(held, false);
         }
         self.grant.release();
         let mut failures = failures.into_iter();
@@ -289,17 +289,16 @@ impl ResourceSet {
             Arc::clone(&handles)
         };
         for held in handles.iter() {
+            let mut orphaned = false;
             match held.call(|handle| handle.abort(deadline)) {
                 Ok(Abort::Severed) => {}
                 Ok(Abort::Orphaned) => {
+                    orphaned = true;
                     log::warn!(
                         "a connection of '{}' is orphaned: a call still has it, and its permit \
                          returns when that call ends",
                         held.provider.name()
                     );
-                    // It comes back after the job's terminal event, which nothing of the job may
-                    // follow.
-                    self.grant.tell_no_more();
                 }
                 Err(error) => log::warn!(
                     "the connection of '{}' could not be aborted: {error}",
@@ -312,7 +311,7 @@ impl ResourceSet {
                     held.provider.name()
                 );
             }
-            self.return_permits_when_gone(held);
+            self.return_permits_when_gone(held, orphaned);
         }
         self.grant.release();
     }
@@ -350,8 +349,12 @@ impl ResourceSet {
         out
     }
 
-    fn return_permits_when_gone(&self, held: &Held) {
+    fn return_permits_when_gone(&self, held: &Held, orphaned: bool) {
         if let Some(permits) = self.grant.split_off(&held.gates) {
+            if orphaned {
+                // It comes back after the job's terminal event, which nothing of the job follows.
+                permits.tell_no_more();
+            }
             let mark = Arc::new(());
             self.kept
                 .lock()
