@@ -5,6 +5,7 @@
 
 pub mod account_contract;
 pub mod db_provider_contract;
+mod recorder;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,8 @@ use crate::error::JobError;
 use crate::events::MessageBus;
 use crate::job::{JobContext, Workflow};
 use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
+
+pub use recorder::EventRecorder;
 
 /// Returns once the evaluator, the timer, the queues and the bus have handled everything up to the
 /// present instant of the dispatcher's clock.

@@ -33,7 +33,7 @@ use crate::unwind::contain;
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 crate::sync::thread_local! {
-    static UNDER_MONITOR: Cell<bool> = Cell::new(false);
+    static UNDER_MONITOR: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Refuses a call of the runtime from inside an account's answer, where it would wait for a lock

@@ -27,7 +27,9 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     inner.thread_begins();
     let _entered = current::enter(entry.job(), true);
     let _governed = governor::enter(inner);
-    let outcome = rerun::run(inner, entry, &mut *body);
+    // What the parts below contain themselves they tell better. This is for the rest, such as the
+    // destructor of something that an error carries: no panic leaves a job unsettled.
+    let outcome = contain_result("job", || rerun::run(inner, entry, &mut *body));
     settle::finish(inner, entry, body, outcome);
     inner.thread_ends(entry);
 }
@@ -65,7 +67,16 @@ fn admitted(
     let demand = contain("requirements", || assemble(inner, requirements, &models))?;
     let holds = !demand.is_empty();
 
-    let grant = inner.admission().admit(demand, context)?;
+    let grant = inner
+        .admission()
+        .admit(demand, context)
+        .inspect_err(|refusal| {
+            // Admission cancels a job only because it stops, and that is a cancellation like any
+            // other: whoever asks what became of the job finds it decided.
+            if refusal.is_cancelled() {
+                settle::signal_shutdown(job);
+            }
+        })?;
     job.note_waits(grant.wait(), grant.waits());
     let models = models.into_iter().map(|model| model.access(job)).collect();
     let resources = ResourceSet::new(grant, models);
@@ -88,6 +99,13 @@ fn admitted(
         held.open = false;
         held.leave();
         return Err(error);
+    }
+    if let Some(interruption) = job.interruption() {
+        // Told to stop before anything was done with the grant, which is taken back whole.
+        held.open = false;
+        resources.undo();
+        held.leave();
+        return Err(interruption);
     }
 
     let outcome = work(inner, context, requirements, &resources, body, number);
@@ -154,9 +172,6 @@ fn work(
     number: u32,
 ) -> Outcome {
     let job = context.core();
-    if let Some(interruption) = job.interruption() {
-        return Err(interruption);
-    }
     let resources = JobResources::new(Arc::clone(set));
     contain_result("job", || body.pre_execute(&resources, context))?;
     job.start(number);
@@ -169,8 +184,9 @@ fn work(
         }))
     });
     let transaction = requirements.transaction && set.has_handles();
-    if transaction {
-        set.begin_all()?;
+    if transaction && let Err(error) = set.begin_all() {
+        // Some have begun.
+        return conclude(context, set, transaction, Err(error));
     }
     let orchestrator = OrchestratorContext::new(context.clone(), Arc::clone(inner));
     let result = contain_result("job", || body.execute(&resources, &orchestrator));

@@ -1,9 +1,14 @@
 //! Submissions that wait for their time (`RT-6`). They cost no thread while they do.
+//!
+//! # Invariants
+//!
+//! 1. Whoever waits is answered: a submission that is dropped unmade answers that it was cancelled,
+//!    wherever it is dropped (an alarm taken back, an errand that nobody runs any more).
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::door::{self, Parent, SubmitError};
+use super::door::{self, Parent};
 use super::inner::Inner;
 use super::submission::{SubmissionTerms, Submit};
 use crate::admission::refuse_reentry;
@@ -11,7 +16,7 @@ use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::job::{JobHandle, Metadata, current};
 use crate::sync::Mutex;
-use crate::unwind::discard;
+use crate::unwind::{contain, discard};
 
 /// A submission that has not been made yet.
 #[must_use = "dropping it lets the submission happen unseen"]
@@ -38,7 +43,7 @@ impl<T> DelayedHandle<T> {
     /// when that job is told to stop.
     ///
     /// # Errors
-    /// Why it was not submitted: the door's refusal, or that the dispatcher shut down first.
+    /// Why it was not submitted: the dispatcher's refusal, or `Cancelled` when it shut down first.
     /// `Deadlock` when the calling job holds resources.
     pub fn get(&self) -> Result<JobHandle<T>, JobError> {
         refuse_reentry("get")?;
@@ -89,26 +94,37 @@ impl<T> fmt::Debug for DelayedHandle<T> {
 
 impl<T> Shared<T> {
     fn answer(&self, answer: Result<JobHandle<T>, JobError>) {
-        *self.answer.lock() = Some(answer);
+        self.answer.lock().get_or_insert(answer);
         for waiter in std::mem::take(&mut *self.waiters.lock()) {
             waiter.notify();
         }
     }
 }
 
-/// A delayed submission, its types erased.
+/// A delayed submission, its types erased. Its drop answers whoever waits that it will not be.
 pub(super) trait DueSubmission: Send {
     /// Submits, and answers whoever waits.
     fn submit(self: Box<Self>, inner: &Arc<Inner>);
 
-    /// Answers whoever waits that it will not be.
-    fn refuse(self: Box<Self>);
+    /// Answers whoever waits why it will not be.
+    fn refuse(self: Box<Self>, why: JobError);
 }
 
 struct Delayed<S: Submit<K>, K> {
     parent: Parent,
-    job: S,
+    /// Until it is submitted.
+    job: Option<S>,
     shared: Arc<Shared<S::Output>>,
+}
+
+impl<S: Submit<K>, K> Drop for Delayed<S, K> {
+    fn drop(&mut self) {
+        if let Some(job) = self.job.take() {
+            self.shared
+                .answer(Err(JobError::cancelled("the dispatcher shut down")));
+            discard(job);
+        }
+    }
 }
 
 /// What will submit `job`, and where its handle will be.
@@ -131,29 +147,29 @@ where
     };
     let submission: Delayed<S, K> = Delayed {
         parent,
-        job,
+        job: Some(job),
         shared,
     };
     (Box::new(submission), handle)
 }
 
 impl<S: Submit<K>, K> DueSubmission for Delayed<S, K> {
-    fn submit(self: Box<Self>, inner: &Arc<Inner>) {
+    fn submit(mut self: Box<Self>, inner: &Arc<Inner>) {
+        let Some(job) = self.job.take() else { return };
         let terms = SubmissionTerms {
-            parent: self.parent,
+            parent: self.parent.clone(),
             dependencies: Vec::new(),
             metadata: Metadata::new(),
             in_step: false,
         };
-        let job = self.job;
-        let submitted = door::submit(inner, terms, move || job.prepare());
-        self.shared
-            .answer(submitted.map(JobHandle::new).map_err(JobError::from));
+        // On a thread of the runtime, and a job that is refused is dropped in there.
+        let submitted = contain("job", || door::submit(inner, terms, move || job.prepare()))
+            .and_then(|submitted| submitted.map_err(JobError::from));
+        self.shared.answer(submitted.map(JobHandle::new));
     }
 
-    fn refuse(self: Box<Self>) {
-        let Self { job, shared, .. } = *self;
-        discard(job);
-        shared.answer(Err(SubmitError::ShutDown.into()));
+    fn refuse(mut self: Box<Self>, why: JobError) {
+        self.shared.answer(Err(why));
+        discard(self.job.take());
     }
 }

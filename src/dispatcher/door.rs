@@ -129,9 +129,9 @@ pub(super) fn submit(
         Ok(description) => (None, description),
         Err(error) => unknown(&error),
     };
-    let (requirements_failed, requirements) = match requirements {
+    let (requirements_failed, (requirements, summary)) = match requirements {
         Ok(requirements) => (None, requirements),
-        Err(error) => (Some(error), JobRequirements::none()),
+        Err(error) => (Some(error), (JobRequirements::none(), String::new())),
     };
 
     let job = new_job(
@@ -146,14 +146,14 @@ pub(super) fn submit(
     let refusal = description_failed
         .or(requirements_failed)
         .or_else(|| judge_authority(&terms.parent, caller.as_ref()).err())
-        .or_else(|| judge_terms(&job, &requirements).err());
+        .or_else(|| judge_terms(&job, &requirements, &summary).err());
     if let Some(refusal) = refusal {
         discard(body);
+        discard(requirements);
         settle::born_failed(inner, &job, refusal);
         return Ok(job);
     }
 
-    let summary = requirements.summary();
     let run_at_once = requirements.run_at_once;
     discard(requirements);
     let entry = Entry::new(Arc::clone(&job), body, run_at_once);
@@ -183,7 +183,7 @@ fn await_dependencies(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     // Counted down for those that have settled; the rest count down as they settle. Whoever takes
     // the last one routes.
     let mut last = false;
-    for dependency in job.dependencies() {
+    for dependency in job.dependencies().iter() {
         if !dependency.add_dependent(job) {
             last |= job.dependency_settled();
         }
@@ -313,15 +313,18 @@ fn judge_authority(parent: &Parent, caller: Option<&Current>) -> Result<(), JobE
 }
 
 /// DOOR-4, and what cannot work in the requirements themselves.
-fn judge_terms(job: &JobCore, requirements: &JobRequirements) -> Result<(), JobError> {
+fn judge_terms(
+    job: &JobCore,
+    requirements: &JobRequirements,
+    summary: &str,
+) -> Result<(), JobError> {
     if requirements.declares_resources() && job.terms().timeout.is_none() {
         return Err(JobError::system(
             "dispatcher",
             format!(
-                "{} declares resources ({}) and no timeout: every permit has to come back in \
-                 finite time, so give it one",
-                job.id(),
-                requirements.summary()
+                "{} declares resources ({summary}) and no timeout: every permit has to come back \
+                 in finite time, so give it one",
+                job.id()
             ),
         ));
     }
@@ -329,44 +332,48 @@ fn judge_terms(job: &JobCore, requirements: &JobRequirements) -> Result<(), JobE
 }
 
 /// DOOR-5: nobody may wait for a job that waits for it. An ancestor waits for its children.
+///
+/// Looks from the ancestors at who waits for them, which is hardly ever anybody, not from the
+/// dependencies at everything that they wait for, which may be a long chain.
 fn refuse_cycle(job: &Arc<JobCore>, parent: &Parent) -> Result<(), SubmitError> {
-    let mut ancestors = HashSet::new();
+    let dependencies = job.dependencies();
+    if dependencies.is_empty() {
+        return Ok(());
+    }
+    // Who waits for an ancestor, each with the place of the one that it waits for.
+    let mut waiting: Vec<(Arc<JobCore>, Option<usize>)> = Vec::new();
     let mut next = match &parent.kind {
         Kind::Workflow(_) => None,
         Kind::Job(parent) => Some(Arc::clone(parent)),
     };
     while let Some(ancestor) = next {
-        ancestors.insert(Arc::as_ptr(&ancestor));
         next = ancestor.parent();
-    }
-    if ancestors.is_empty() || job.dependencies().is_empty() {
-        return Ok(());
-    }
-    // Depth first over what is still to settle, keeping the way that led there.
-    let mut seen = HashSet::new();
-    let mut ways: Vec<Vec<Arc<JobCore>>> = job
-        .dependencies()
-        .iter()
-        .map(|dependency| vec![Arc::clone(dependency)])
-        .collect();
-    while let Some(way) = ways.pop() {
-        let Some(last) = way.last() else { continue };
-        if last.is_settled() || !seen.insert(Arc::as_ptr(last)) {
-            continue;
+        if !ancestor.is_settled() {
+            waiting.push((ancestor, None));
         }
-        if ancestors.contains(&Arc::as_ptr(last)) {
-            let path = std::iter::once(job)
-                .chain(&way)
-                .chain(std::iter::once(job))
-                .map(|job| job.id().to_owned())
-                .collect();
+    }
+    let mut seen: HashSet<_> = waiting.iter().map(|(job, _)| Arc::as_ptr(job)).collect();
+    let mut at = 0;
+    while let Some((here, _)) = waiting.get(at) {
+        if dependencies
+            .iter()
+            .any(|dependency| Arc::ptr_eq(dependency, here))
+        {
+            let mut path = vec![job.id().to_owned()];
+            let mut step = Some(at);
+            while let Some((on_the_way, waits_for)) = step.and_then(|step| waiting.get(step)) {
+                path.push(on_the_way.id().to_owned());
+                step = *waits_for;
+            }
+            path.push(job.id().to_owned());
             return Err(SubmitError::Cycle { path });
         }
-        for dependency in last.dependencies() {
-            let mut longer = way.clone();
-            longer.push(Arc::clone(dependency));
-            ways.push(longer);
+        for dependent in here.dependents() {
+            if seen.insert(Arc::as_ptr(&dependent)) {
+                waiting.push((dependent, Some(at)));
+            }
         }
+        at += 1;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::{JobDispatcher, Phase};
 use crate::job::{JobHandle, current};
 
 crate::sync::thread_local! {
-    static GOVERNED_BY: RefCell<Option<Arc<Inner>>> = RefCell::new(None);
+    static GOVERNED_BY: RefCell<Option<Arc<Inner>>> = const { RefCell::new(None) };
 }
 
 /// Ends the thread's time as a job's own when it is dropped.

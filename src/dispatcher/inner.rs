@@ -286,10 +286,16 @@ impl Inner {
     }
 
     /// Routes a job whose last dependency has settled; nothing when it has ended meanwhile.
-    pub(super) fn route_dependent(self: &Arc<Self>, job: &JobCore) {
+    /// Answers it back when the queues have stopped.
+    pub(super) fn route_dependent(self: &Arc<Self>, job: &JobCore) -> Option<Arc<Entry>> {
         if let Some(entry) = self.entry(job.id()) {
-            self.route(&entry);
+            return (!self.router.route(self, &entry)).then_some(entry);
         }
+        // It may be a job of another dispatcher, which routes it there.
+        if let Some(supervisor) = job.supervisor() {
+            supervisor.dependencies_settled(job);
+        }
+        None
     }
 
     // Who does not end, and who cannot begin.
@@ -413,15 +419,21 @@ impl Inner {
             Some(at) => {
                 self.timer.arm(at, Alarm::Delayed(submission));
             }
-            None => submission.refuse(),
+            None => submission.refuse(JobError::invalid_input(
+                "delay",
+                format_args!("{delay:?}"),
+                "must end before the end of time",
+            )),
         }
     }
 
     /// Has a queue's thread submit what was delayed until now.
     pub(super) fn submit_due(&self, submission: Box<dyn DueSubmission>) {
         let errand = Box::new(move |inner: &Arc<Inner>| submission.submit(inner));
-        if self.router.run_errand(errand).is_err() {
-            log::debug!("a delayed submission came due after the queues had stopped");
+        if let Err(late) = self.router.run_errand(errand) {
+            // The queues have stopped. Its drop answers whoever waits; it drops the job as well,
+            // which is no work for the timer's thread.
+            self.settlers.run(move || drop(late));
         }
     }
 
@@ -464,6 +476,12 @@ impl Supervisor for Inner {
         entry.job().signal_cancellation(reason, reason);
         entry.job().fire_cancellation();
         true
+    }
+
+    fn dependencies_settled(&self, job: &JobCore) {
+        if let (Some(inner), Some(entry)) = (self.me.upgrade(), self.entry(job.id())) {
+            inner.route(&entry);
+        }
     }
 
     fn wait_begins(&self) {

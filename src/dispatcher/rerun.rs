@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::body::Body;
 use super::entry::Entry;
 use super::inner::Inner;
-use super::{attempt, shutdown};
+use super::{attempt, settle};
 use crate::error::{JobError, RetrySignal, TruncationSignal};
 use crate::events::{
     Event, EventKind, OutputTruncationRetry, RateLimitRetry, ResponseCorrectionRetry, RetryEvent,
@@ -63,7 +63,7 @@ fn refuse_failed_dependencies(job: &JobCore) -> Result<(), JobError> {
     if job.terms().tolerates_dependency_failures {
         return Ok(());
     }
-    for dependency in job.dependencies() {
+    for dependency in job.dependencies().iter() {
         if let Some(Err(cause)) = dependency.outcome() {
             return Err(JobError::dependency_failed(dependency.id(), cause));
         }
@@ -78,7 +78,8 @@ fn wait(inner: &Inner, job: &JobCore, deadline: Option<Instant>) -> Result<(), J
     // A shutdown says so first and then looks who waits here; this wait is recorded first and then
     // looks whether there is a shutdown. One of them sees the other.
     if inner.is_stopping() {
-        shutdown::stop_running(job);
+        settle::signal_shutdown(job);
+        job.fire_cancellation();
     }
     loop {
         let seen = job.cell().epoch();

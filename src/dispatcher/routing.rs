@@ -19,6 +19,7 @@ use super::{attempt, settle, starvation};
 use crate::clock::WaitCell;
 use crate::sync::Mutex;
 use crate::threads::{Seat, Threads};
+use crate::unwind::contain;
 
 /// A timeout up to this long goes to the priority queue (RT-2).
 const PRIORITY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -269,10 +270,13 @@ impl Router {
             let left = {
                 let mut lines = queue.lines.lock();
                 lines.stopped = true;
-                std::mem::take(&mut lines.by_class)
+                (
+                    std::mem::take(&mut lines.by_class),
+                    std::mem::take(&mut lines.errands),
+                )
             };
-            drop(left);
             queue.cell.notify();
+            drop(left);
         }
     }
 
@@ -310,8 +314,12 @@ impl Router {
         let mut refused = false;
         loop {
             let seen = queue.cell.epoch();
-            for errand in std::mem::take(&mut queue.lines.lock().errands) {
-                errand(inner);
+            // Taken in a statement of its own: what runs an errand must not hold the lines.
+            let errands = std::mem::take(&mut queue.lines.lock().errands);
+            for errand in errands {
+                if let Err(error) = contain("errand", || errand(inner)) {
+                    log::error!("a queue's errand failed: {error}");
+                }
             }
             let retry_at = inner
                 .last_failed_spawn()

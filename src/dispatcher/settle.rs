@@ -37,6 +37,7 @@ pub(super) fn finish(
         // Settled long ago, by the reaper: no hook of an abandoned job runs.
         discard(body);
         discard(outcome);
+        job.let_go();
         return;
     }
     entry.set_pending(outcome.clone());
@@ -50,6 +51,7 @@ pub(super) fn finish(
         inner.disarm(alarm);
     }
     settle(inner, entry, outcome);
+    job.let_go();
 }
 
 /// A job that was told to stop before its own work was done ends with that, whatever it answered.
@@ -101,17 +103,22 @@ pub(super) fn settle(inner: &Arc<Inner>, entry: &Arc<Entry>, outcome: Outcome) {
 pub(super) fn born_failed(inner: &Arc<Inner>, job: &Arc<JobCore>, refusal: JobError) {
     if job.take_settlement() {
         end(inner, job, Err(refusal));
+        job.let_go();
     }
 }
 
+/// Why the end of its dispatcher ends a job, and what the event says.
+const SHUTDOWN: (&str, &str) = ("the dispatcher shut down", "Cancelled by shutdown");
+
 /// A job that was still queued when the dispatcher shut down.
 pub(super) fn cancelled_by_shutdown(inner: &Arc<Inner>, entry: &Arc<Entry>) {
-    cancel_queued(
-        inner,
-        entry,
-        "the dispatcher shut down",
-        "Cancelled by shutdown",
-    );
+    cancel_queued(inner, entry, SHUTDOWN.0, SHUTDOWN.1);
+}
+
+/// Tells a job that has a thread that the dispatcher shuts down.
+/// The callbacks, which are a user's, are the caller's to fire.
+pub(super) fn signal_shutdown(job: &JobCore) {
+    job.signal_cancellation(SHUTDOWN.0, SHUTDOWN.1);
 }
 
 /// Settles a job that will never have a thread. Answers false when it has been started.
@@ -132,24 +139,49 @@ pub(super) fn cancel_queued(
     reason: &str,
     message: &str,
 ) -> bool {
-    let Some(body) = entry.take_body() else {
-        return false;
-    };
+    let stopped = stop_queued(inner, entry, reason, message);
+    let was_queued = stopped.is_some();
+    if let Some(outcome) = stopped {
+        settle(inner, entry, outcome);
+        entry.job().let_go();
+    }
+    was_queued
+}
+
+/// Takes a job that has no thread out of the queues and tells it to stop; `None` when it has been
+/// started.
+fn stop_queued(inner: &Inner, entry: &Arc<Entry>, reason: &str, message: &str) -> Option<Outcome> {
+    let body = entry.take_body()?;
     inner.router().remove(entry);
     entry.job().signal_cancellation(reason, message);
     entry.job().fire_cancellation();
     discard(body);
-    settle(inner, entry, Err(interrupted(entry.job(), None)));
-    true
+    Some(Err(interrupted(entry.job(), None)))
 }
 
+/// Ends a job, and after it those that depend on it and find the queues stopped, and so on: one
+/// after the other, because such a chain may be longer than the stack is deep.
 fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
+    let mut refused = end_one(inner, job, outcome);
+    while let Some(entry) = refused.pop() {
+        let stopped = stop_queued(inner, &entry, SHUTDOWN.0, SHUTDOWN.1);
+        if let Some(outcome) = stopped
+            && entry.job().take_settlement()
+        {
+            refused.extend(end_one(inner, entry.job(), outcome));
+            entry.job().let_go();
+        }
+    }
+}
+
+/// Ends one job and routes those that depended on it alone; answers whom the queues refused.
+fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<Entry>> {
     let _ = job.begin_finishing();
     let state = match (job.decision(), &outcome) {
         (Decision::Cancelled, _) => JobState::Cancelled,
         (Decision::TimedOut, _) => JobState::TimedOut,
         (_, Ok(_)) => JobState::Completed,
-        (_, Err(error)) if error.is_cancelled() => JobState::Cancelled,
+        // Also with a cancellation that is not its own, such as a child's that it passed on.
         (_, Err(_)) => JobState::Failed,
     };
     if let Err(error) = job.end(state) {
@@ -162,11 +194,11 @@ fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
     if counted {
         inner.settled();
     }
-    for dependent in dependents {
-        if dependent.dependency_settled() {
-            inner.route_dependent(&dependent);
-        }
-    }
+    dependents
+        .into_iter()
+        .filter(|dependent| dependent.dependency_settled())
+        .filter_map(|dependent| inner.route_dependent(&dependent))
+        .collect()
 }
 
 fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[ModelCall]>) {
@@ -193,16 +225,10 @@ fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[Model
                 snapshot,
                 at,
                 forced: false,
-                message: job.cancellation().map_or_else(
-                    || {
-                        outcome
-                            .as_ref()
-                            .err()
-                            .map(ToString::to_string)
-                            .unwrap_or_default()
-                    },
-                    |cancellation| cancellation.message,
-                ),
+                message: job
+                    .cancellation()
+                    .map(|cancellation| cancellation.message)
+                    .unwrap_or_default(),
                 terminal,
             }),
             EventKind::JobTimedOut => LifecycleEvent::TimedOut(JobTimedOut {

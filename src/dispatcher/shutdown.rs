@@ -112,6 +112,11 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
     // Nothing that waits is waited for: parked, queued, between attempts, delayed.
     inner.admission().stop();
     inner.router().stop();
+    drop(
+        inner
+            .timer()
+            .take_back(|alarm| matches!(alarm, Alarm::Delayed(_))),
+    );
     for entry in inner.entries() {
         if !entry.is_started() {
             settle::cancelled_by_shutdown(inner, &entry);
@@ -123,11 +128,8 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
 
     let abandoned = end_running(inner);
     let stuck_stoppables = stoppable::stop_all(inner, inner.take_stoppables());
-    for alarm in inner.timer().stop() {
-        if let Alarm::Delayed(submission) = alarm {
-            submission.refuse();
-        }
-    }
+    // A delayed submission that is dropped answers that it will not be.
+    drop(inner.timer().stop());
     let at = clock.wall();
     inner
         .bus()
@@ -178,7 +180,7 @@ fn end_running(inner: &Arc<Inner>) -> Vec<String> {
 /// Tells a job to stop; its callbacks, which are a user's, run on a thread that may be stuck.
 fn stop_from_outside(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let job = Arc::clone(entry.job());
-    job.signal_cancellation("the dispatcher shut down", "Cancelled by shutdown");
+    settle::signal_shutdown(&job);
     inner.closers().run(move || job.fire_cancellation());
 }
 
@@ -204,12 +206,6 @@ pub(super) fn cancel_where(
         }
     }
     entries.len()
-}
-
-/// Tells a running job to stop because of the shutdown.
-pub(super) fn stop_running(job: &JobCore) {
-    job.signal_cancellation("the dispatcher shut down", "Cancelled by shutdown");
-    job.fire_cancellation();
 }
 
 fn release_reserves(inner: &Inner) {

@@ -41,7 +41,8 @@ pub trait Submit<Kind>: Send + 'static {
 pub struct Prepared {
     pub(super) orchestrator: bool,
     pub(super) description: Result<Description, JobError>,
-    pub(super) requirements: Result<JobRequirements, JobError>,
+    /// With their one line, which asks the limits for their names.
+    pub(super) requirements: Result<(JobRequirements, String), JobError>,
     pub(super) body: Box<dyn Body>,
 }
 
@@ -78,7 +79,7 @@ impl<J: Job> Submit<Leaf> for J {
         Prepared {
             orchestrator: false,
             description: describe!(self, self.timeout(), self.upstream_retries()),
-            requirements: contain("job", || self.requirements()),
+            requirements: contain("job", || summarized(self.requirements())),
             body: Box::new(LeafBody(self)),
         }
     }
@@ -93,15 +94,20 @@ impl<D: Doer> Submit<Orchestrator> for D {
             description: describe!(self, None, crate::job::DEFAULT_UPSTREAM_RETRIES),
             requirements: contain("job", || {
                 let none = JobRequirements::none();
-                if self.tolerates_dependency_failures() {
+                summarized(if self.tolerates_dependency_failures() {
                     none.tolerate_dependency_failures()
                 } else {
                     none
-                }
+                })
             }),
             body: Box::new(OrchestratorBody(self)),
         }
     }
+}
+
+fn summarized(requirements: JobRequirements) -> (JobRequirements, String) {
+    let summary = requirements.summary();
+    (requirements, summary)
 }
 
 /// A submission in the making.

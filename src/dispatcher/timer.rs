@@ -48,18 +48,25 @@ impl<A> Timer<A> {
         &self.cell
     }
 
-    /// Has `alarm` ring at `at`.
+    /// Has `alarm` ring at `at`. After the stop it is dropped.
     pub(super) fn arm(&self, at: Instant, alarm: A) -> AlarmKey {
-        let (key, earliest) = {
+        let (key, earliest, late) = {
             let mut state = self.state.lock();
             state.armed += 1;
             let key = AlarmKey {
                 at,
                 sequence: state.armed,
             };
-            state.alarms.insert(key, alarm);
-            (key, state.alarms.first_key_value().map(|(key, _)| *key))
+            let late = if state.stopped {
+                Some(alarm)
+            } else {
+                state.alarms.insert(key, alarm);
+                None
+            };
+            let earliest = state.alarms.first_key_value().map(|(key, _)| *key);
+            (key, earliest, late)
         };
+        drop(late);
         if earliest == Some(key) {
             self.cell.notify();
         }
@@ -69,6 +76,20 @@ impl<A> Timer<A> {
     /// Takes an alarm back; `None` when it has rung.
     pub(super) fn disarm(&self, key: AlarmKey) -> Option<A> {
         self.state.lock().alarms.remove(&key)
+    }
+
+    /// Takes back every alarm that `chosen` picks. Costs O(n).
+    pub(super) fn take_back(&self, chosen: impl Fn(&A) -> bool) -> Vec<A> {
+        let mut state = self.state.lock();
+        let keys: Vec<_> = state
+            .alarms
+            .iter()
+            .filter(|(_, alarm)| chosen(alarm))
+            .map(|(key, _)| *key)
+            .collect();
+        keys.iter()
+            .filter_map(|key| state.alarms.remove(key))
+            .collect()
     }
 
     #[cfg(test)]

@@ -83,7 +83,23 @@ impl Callbacks {
                 State::Fired | State::Closed => return,
             }
         };
-        discard(dropped);
+        dropped.discard();
+    }
+}
+
+impl State {
+    /// Drops what is registered, each on its own: a destructor that panics ends alone, and two of
+    /// them in one unwinding would end the process.
+    fn discard(self) {
+        if let Self::Waiting(callbacks) = self {
+            callbacks.into_iter().for_each(discard);
+        }
+    }
+}
+
+impl Drop for Callbacks {
+    fn drop(&mut self) {
+        std::mem::replace(self.state.get_mut(), State::Closed).discard();
     }
 }
 

@@ -17,6 +17,7 @@ use crate::events::{
     AppEvent, AppEventEnvelope, Event, EventKind, JobProgress, MessageBus, Notification,
     ProgressEvent, Severity,
 };
+use crate::unwind::discard;
 
 /// A job, seen from inside. A clone is the same job.
 #[derive(Clone)]
@@ -151,6 +152,9 @@ impl JobContext {
     /// or for everything.
     pub fn publish_event(&self, event: Arc<dyn AppEvent>) {
         let at = self.job.clock().wall();
+        // Telling holds a lock of the job's, under which the event must not be dropped: it is the
+        // user's, and nobody may want it.
+        let kept = Arc::clone(&event);
         self.job.tell(EventKind::App, |snapshot| {
             Event::App(AppEventEnvelope {
                 event,
@@ -158,6 +162,7 @@ impl JobContext {
                 at,
             })
         });
+        discard(kept);
     }
 
     /// Notes a fact on the job, in place of an earlier one under the same key.
@@ -244,7 +249,7 @@ impl JobContext {
         self.job.on_timeout(callback);
     }
 
-    // What it depends on.
+    // What it depends on. Let go of when the job has ended.
 
     /// The result of a job that this one was submitted after.
     ///
@@ -259,8 +264,8 @@ impl JobContext {
             .job
             .dependencies()
             .iter()
-            .find(|dependency| Arc::ptr_eq(dependency, handle.job()));
-        match declared.and_then(|dependency| dependency.outcome()) {
+            .any(|dependency| Arc::ptr_eq(dependency, handle.job()));
+        match declared.then(|| handle.job().outcome()).flatten() {
             Some(outcome) => downcast(outcome?),
             None => Err(JobError::illegal_state(format!(
                 "job {} was not submitted after {}: name it with `after`",
@@ -276,11 +281,12 @@ impl JobContext {
     /// As for [`dependency`](Self::dependency), and `IllegalState` when it was submitted after none
     /// or several.
     pub fn single_dependency_result<T: Send + Sync + 'static>(&self) -> Result<Arc<T>, JobError> {
-        let [dependency] = self.job.dependencies() else {
+        let dependencies = self.job.dependencies();
+        let [dependency] = &*dependencies else {
             return Err(JobError::illegal_state(format!(
                 "job {} was submitted after {} jobs, not one: ask for each by its handle",
                 self.job_id(),
-                self.job.dependencies().len()
+                dependencies.len()
             )));
         };
         downcast(self.outcome_of(dependency)?)
@@ -291,6 +297,7 @@ impl JobContext {
     #[must_use]
     pub fn dependency_results(&self) -> Vec<(JobSnapshot, Arc<dyn Any + Send + Sync>)> {
         self.settled_dependencies()
+            .into_iter()
             .filter_map(|(snapshot, outcome)| Some((snapshot, outcome.ok()?)))
             .collect()
     }
@@ -299,17 +306,17 @@ impl JobContext {
     #[must_use]
     pub fn dependency_errors(&self) -> Vec<(JobSnapshot, JobError)> {
         self.settled_dependencies()
+            .into_iter()
             .filter_map(|(snapshot, outcome)| Some((snapshot, outcome.err()?)))
             .collect()
     }
 
-    fn settled_dependencies(
-        &self,
-    ) -> impl Iterator<Item = (JobSnapshot, super::core::Outcome)> + '_ {
+    fn settled_dependencies(&self) -> Vec<(JobSnapshot, super::core::Outcome)> {
         self.job
             .dependencies()
             .iter()
             .filter_map(|dependency| Some((dependency.snapshot(), dependency.outcome()?)))
+            .collect()
     }
 
     fn outcome_of(&self, dependency: &JobCore) -> super::core::Outcome {
@@ -324,7 +331,10 @@ impl JobContext {
     /// Wraps work for another thread so that it counts as this job's there: it cannot submit, and
     /// it cannot wait while the job holds resources. A thread that user code starts counts as
     /// outside any job otherwise.
-    pub fn bind<R>(&self, work: impl FnOnce() -> R + Send) -> impl FnOnce() -> R + Send {
+    pub fn bind<R, F>(&self, work: F) -> impl FnOnce() -> R + Send + use<R, F>
+    where
+        F: FnOnce() -> R + Send,
+    {
         let job = Arc::clone(&self.job);
         move || {
             let _entered = current::enter(&job, false);
@@ -353,4 +363,6 @@ impl Supervisor for Alone {
     fn wait_begins(&self) {}
 
     fn wait_ends(&self) {}
+
+    fn dependencies_settled(&self, _: &JobCore) {}
 }

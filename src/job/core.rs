@@ -28,6 +28,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
+use crate::unwind::discard;
 
 /// What a job ends with; shared by the handle, the dependents and the completed event.
 pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
@@ -42,6 +43,9 @@ pub(crate) trait Supervisor: Send + Sync {
 
     /// It goes on.
     fn wait_ends(&self);
+
+    /// Routes a job that waited for others; nothing when it has ended meanwhile.
+    fn dependencies_settled(&self, job: &JobCore);
 }
 
 pub(crate) struct JobCore {
@@ -62,7 +66,9 @@ pub(crate) struct JobCore {
     told: Mutex<Told>,
     settlement: AtomicBool,
     settled: Mutex<Settled>,
-    dependencies: Vec<Arc<JobCore>>,
+    /// Until the job has settled: a chain of jobs would keep all of its results otherwise, and
+    /// drop them one inside the other.
+    dependencies: Mutex<Arc<[Arc<JobCore>]>>,
     pending_dependencies: AtomicUsize,
     waiting: Mutex<Option<WaitingFor>>,
     /// The ordinal that an orchestrator's present step gives to its children.
@@ -114,6 +120,8 @@ struct Told {
 #[derive(Default)]
 struct Settled {
     outcome: Option<Outcome>,
+    /// Subscriptions have ended, and the outcome is about to be there.
+    closing: bool,
     waiters: Vec<Arc<WaitCell>>,
     dependents: Vec<Arc<JobCore>>,
     /// Subscriptions that end with the job.
@@ -185,7 +193,7 @@ impl JobCore {
             settlement: AtomicBool::new(false),
             settled: Mutex::default(),
             pending_dependencies: AtomicUsize::new(new.dependencies.len()),
-            dependencies: new.dependencies,
+            dependencies: Mutex::new(new.dependencies.into()),
             waiting: Mutex::new(None),
             step: AtomicI64::new(0),
         })
@@ -223,8 +231,9 @@ impl JobCore {
         self.profile.ids.parent.is_none()
     }
 
-    pub(crate) fn dependencies(&self) -> &[Arc<JobCore>] {
-        &self.dependencies
+    /// The jobs that this one was submitted after; none once it has settled.
+    pub(crate) fn dependencies(&self) -> Arc<[Arc<JobCore>]> {
+        Arc::clone(&self.dependencies.lock())
     }
 
     /// Where the job's thread sleeps, whatever it waits for.
@@ -382,25 +391,33 @@ impl JobCore {
             }
             ancestor = at.parent();
         }
+        // Each job with the one that led to it, so that the way can be told from its end.
+        let mut reached = vec![(Arc::clone(other), None)];
         let mut seen = HashSet::new();
-        let mut ways = vec![vec![Arc::clone(other)]];
-        while let Some(way) = ways.pop() {
-            let Some(last) = way.last() else { continue };
-            if Arc::ptr_eq(last, self) {
+        let mut at = 0;
+        while let Some((job, _)) = reached.get(at).cloned() {
+            if Arc::ptr_eq(&job, self) {
+                let mut way = Vec::new();
+                let mut next = Some(at);
+                while let Some((job, from)) = next.and_then(|index| reached.get(index)) {
+                    way.push(Arc::clone(job));
+                    next = *from;
+                }
+                way.reverse();
                 return Some(way);
             }
-            if last.is_settled() || !seen.insert(Arc::as_ptr(last)) {
-                continue;
+            if !job.is_settled() && seen.insert(Arc::as_ptr(&job)) {
+                match job.waiting_for() {
+                    Some(WaitingFor::Job(next)) => reached.push((next, Some(at))),
+                    _ => reached.extend(
+                        job.dependencies()
+                            .iter()
+                            .cloned()
+                            .map(|next| (next, Some(at))),
+                    ),
+                }
             }
-            let waits = match last.waiting_for() {
-                Some(WaitingFor::Job(next)) => vec![next],
-                _ => last.dependencies.clone(),
-            };
-            for next in waits {
-                let mut longer = way.clone();
-                longer.push(next);
-                ways.push(longer);
-            }
+            at += 1;
         }
         None
     }
@@ -538,20 +555,22 @@ impl JobCore {
         let wall = self.clock.wall();
         let mut live = self.live.lock();
         let now = live.moment.state;
-        if now.is_terminal() {
-            if now == state {
-                return Ok(());
-            }
+        if now.is_terminal() && now != state {
             return Err(JobError::illegal_state(format!(
                 "job {} is {now} and cannot become {state}: an ended job stays as it is",
                 self.id()
             )));
         }
-        let moment = Arc::make_mut(&mut live.moment);
-        moment.state = state;
-        moment.ended_at = Some(wall);
+        if now != state {
+            let moment = Arc::make_mut(&mut live.moment);
+            moment.state = state;
+            moment.ended_at = Some(wall);
+        }
         drop(live);
-        self.on_timeout.close();
+        if state != JobState::TimedOut {
+            // It will not time out any more. Of one that has, whoever signalled that runs them.
+            self.on_timeout.close();
+        }
         Ok(())
     }
 
@@ -599,20 +618,24 @@ impl JobCore {
     }
 
     /// Delivers the outcome: wakes whoever waits and answers the jobs that depend on this one.
+    ///
+    /// Called once, by whoever took the settlement token.
     pub(crate) fn settle(&self, outcome: Outcome) -> Vec<Arc<JobCore>> {
-        let (waiters, dependents, subscriptions) = {
+        let subscriptions = {
             let mut settled = self.settled.lock();
-            if settled.outcome.is_some() {
-                return Vec::new();
-            }
+            settled.closing = true;
+            std::mem::take(&mut settled.subscriptions)
+        };
+        // Before anybody can see the outcome: what is submitted next is not theirs to hear.
+        drop(subscriptions);
+        let (waiters, dependents) = {
+            let mut settled = self.settled.lock();
             settled.outcome = Some(outcome);
             (
                 std::mem::take(&mut settled.waiters),
                 std::mem::take(&mut settled.dependents),
-                std::mem::take(&mut settled.subscriptions),
             )
         };
-        drop(subscriptions);
         #[cfg(nucleo_model)]
         if fault::is_planted(Fault::SettleWakesNobody) {
             return dependents;
@@ -621,6 +644,18 @@ impl JobCore {
             waiter.notify();
         }
         dependents
+    }
+
+    /// Lets go of what a settled job needs no more: the results of its dependencies, and the
+    /// captures of its callbacks, which may well be the job itself. They are the user's and drop as
+    /// they like, so this comes after the settlement, and never on a thread that others wait for.
+    pub(crate) fn let_go(&self) {
+        let dependencies = std::mem::take(&mut *self.dependencies.lock());
+        drop(dependencies);
+        if !self.is_cancelled() {
+            // Else whoever signalled runs them, if he has not yet.
+            self.on_cancel.close();
+        }
     }
 
     pub(crate) fn outcome(&self) -> Option<Outcome> {
@@ -644,7 +679,7 @@ impl JobCore {
     /// Keeps a subscription until the settlement; drops it at once when that has been.
     pub(crate) fn keep_until_settled(&self, subscription: Subscription) {
         let mut settled = self.settled.lock();
-        if settled.outcome.is_none() {
+        if !settled.closing {
             settled.subscriptions.push(subscription);
             return;
         }
@@ -673,9 +708,23 @@ impl JobCore {
         true
     }
 
+    /// The jobs that wait for this one to settle.
+    pub(crate) fn dependents(&self) -> Vec<Arc<JobCore>> {
+        self.settled.lock().dependents.clone()
+    }
+
     /// One dependency less to wait for; true for the last.
     pub(crate) fn dependency_settled(&self) -> bool {
         self.pending_dependencies.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+}
+
+impl Drop for JobCore {
+    fn drop(&mut self) {
+        // The last reference may be a runtime thread's, and the result's destructor is a user's.
+        if let Some(outcome) = self.settled.get_mut().outcome.take() {
+            discard(outcome);
+        }
     }
 }
 

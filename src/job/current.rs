@@ -15,7 +15,7 @@ pub(crate) struct Current {
 }
 
 crate::sync::thread_local! {
-    static CURRENT: RefCell<Option<Current>> = RefCell::new(None);
+    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
 }
 
 /// Puts the thread back to what it worked for before.

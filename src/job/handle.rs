@@ -275,9 +275,10 @@ fn wait_in_a_cycle(caller: &JobCore, way: &[Arc<JobCore>], site: &Location<'_>) 
 fn wait_while_holding(caller: &JobCore, called: &JobCore, site: &Location<'_>) -> JobError {
     let named = |job: &JobCore| format!("{} ({})", job.id(), job.profile().type_path);
     JobError::deadlock(format!(
-        "{} holds resources and may not wait for {} (at {site}): wait before it is admitted, by \
-         submitting it after that job, or coordinate from an orchestrator",
+        "{} of workflow {} holds resources and may not wait for {} (at {site}): wait before it is \
+         admitted, by submitting it after that job, or coordinate from an orchestrator",
         named(caller),
+        caller.profile().ids.workflow,
         named(called),
     ))
 }

@@ -18,7 +18,7 @@ use crate::llm::ModelClient;
 use crate::models::{ModelSlot, ModelSpec};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::unwind::{contain, contain_result};
+use crate::unwind::{contain, contain_result, discard};
 
 /// What the job was admitted with. The runtime takes all of it back when the attempt ends.
 #[derive(Clone)]
@@ -171,18 +171,22 @@ impl ResourceSet {
     ) -> Result<(), JobError> {
         for provider in providers {
             if let Err(error) = self.acquire(provider, read_only, deadline) {
-                for held in self.handles().iter().rev() {
-                    if let Err(second) = held.call(|handle| handle.close()) {
-                        log::warn!(
-                            "a handle failed to close after an acquisition failed: {second}"
-                        );
-                    }
-                }
-                self.grant.rollback();
+                self.undo();
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Takes everything back as if it had never been granted, metered debits included: closes the
+    /// handles made so far in reverse, and rolls the grant back.
+    pub(crate) fn undo(&self) {
+        for held in self.handles().iter().rev() {
+            if let Err(error) = held.call(|handle| handle.close()) {
+                log::warn!("a handle that was never used failed to close: {error}");
+            }
+        }
+        self.grant.rollback();
     }
 
     fn acquire(
@@ -364,6 +368,18 @@ impl ResourceSet {
             {
                 log::error!("a provider failed to keep a permit: {error}");
             }
+        }
+    }
+}
+
+impl Drop for ResourceSet {
+    fn drop(&mut self) {
+        // A handle is the provider's, and its destructor may panic.
+        let handles = std::mem::take(self.handles.get_mut());
+        match Arc::try_unwrap(handles) {
+            Ok(handles) => handles.into_iter().for_each(discard),
+            // Whoever still looks at them drops them.
+            Err(shared) => discard(shared),
         }
     }
 }

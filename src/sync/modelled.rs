@@ -2,13 +2,24 @@
 
 pub(crate) use shuttle::sync::atomic;
 pub(crate) use shuttle::thread;
-pub(crate) use shuttle::thread_local;
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{PoisonError, TryLockError};
 use std::time::Instant;
 
 use shuttle::sync;
+
+/// The checker's threads share one of the system's, so theirs is the only storage that is a
+/// thread's own. It has no `const` form.
+macro_rules! thread_local {
+    ($(#[$meta:meta])* static $name:ident: $type:ty = const { $value:expr };) => {
+        shuttle::thread_local! { $(#[$meta])* static $name: $type = $value; }
+    };
+    ($(#[$meta:meta])* static $name:ident: $type:ty = $value:expr;) => {
+        shuttle::thread_local! { $(#[$meta])* static $name: $type = $value; }
+    };
+}
+pub(crate) use thread_local;
 
 /// A lock that does not poison.
 #[derive(Debug, Default)]
