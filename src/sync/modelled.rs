@@ -11,7 +11,7 @@ use shuttle::sync;
 
 /// The checker's threads share one of the system's, so theirs is the only storage that is a
 /// thread's own. It has no `const` form.
-macro_rules! thread_local {
+macro_rules! task_local {
     ($(#[$meta:meta])* static $name:ident: $type:ty = const { $value:expr };) => {
         shuttle::thread_local! { $(#[$meta])* static $name: $type = $value; }
     };
@@ -19,7 +19,7 @@ macro_rules! thread_local {
         shuttle::thread_local! { $(#[$meta])* static $name: $type = $value; }
     };
 }
-pub(crate) use thread_local;
+pub(crate) use task_local as thread_local;
 
 /// A lock that does not poison.
 #[derive(Debug, Default)]
