@@ -265,3 +265,131 @@ fn jobs_that_ignore_a_cancellation_are_listed_until_they_end() {
     assert!(dispatcher.unresponsive().is_empty());
     dispatcher.shutdown(Duration::from_secs(5)).unwrap();
 }
+
+// case ST-04
+#[test]
+fn a_terminal_state_is_final() {
+    let (dispatcher, workflow) = started();
+    let (handle, answer) = deaf::<u32>(&dispatcher, &workflow);
+    handle.cancel("first");
+    let cancelled = handle.snapshot();
+    // Whatever comes later, from whichever side, leaves it as it is.
+    handle.cancel("second");
+    answer
+        .send(Err(JobError::system("x", "failed too")))
+        .unwrap();
+    assert!(handle.get().is_err());
+    let ended = handle.snapshot();
+    assert_eq!(ended.state(), JobState::Cancelled);
+    assert_eq!(ended.ended_at(), cancelled.ended_at());
+    dispatcher.shutdown(Duration::from_secs(5)).unwrap();
+}
+
+// case DEP-05
+#[test]
+fn a_job_cancelled_while_it_waits_for_its_dependency_ends_cancelled_whatever_becomes_of_that() {
+    let (dispatcher, workflow) = started();
+    let (producer, answer) = deaf::<u32>(&dispatcher, &workflow);
+    let ran = Arc::new(AtomicBool::new(false));
+    let running = Arc::clone(&ran);
+    let dependent = dispatcher
+        .submit_with(
+            &workflow,
+            job_fn(
+                || JobRequirements::none().run_at_once(),
+                move |_, _| {
+                    running.store(true, Ordering::SeqCst);
+                    Ok(())
+                },
+            ),
+        )
+        .after(&producer)
+        .submit()
+        .unwrap();
+    assert!(dependent.cancel("not needed"));
+    assert!(dependent.get().unwrap_err().is_cancelled());
+    answer.send(Err(JobError::external("x", "down"))).unwrap();
+    assert!(producer.get().is_err());
+    assert!(dependent.get().unwrap_err().is_cancelled());
+    assert_eq!(dependent.snapshot().state(), JobState::Cancelled);
+    assert!(!ran.load(Ordering::SeqCst));
+    dispatcher.shutdown(Duration::from_secs(5)).unwrap();
+}
+
+// case F24
+#[test]
+fn a_timed_out_attempt_is_never_run_again() {
+    let clock = ManualClock::new();
+    let dispatcher = JobDispatcher::builder()
+        .clock(Arc::new(clock.clone()))
+        .build()
+        .unwrap();
+    dispatcher.start().unwrap();
+    let workflow = Workflow::new("user", "test").unwrap();
+    let (running, ran) = mpsc::channel();
+    let handle: JobHandle<()> = dispatcher
+        .submit(
+            &workflow,
+            job_fn(JobRequirements::none, move |_, context| {
+                running.send(()).unwrap();
+                let told = context.sleep(Duration::from_secs(3_600)).unwrap_err();
+                assert!(told.is_timed_out());
+                Err(nucleo_runtime::RetrySignal::transient("p", "broke off").into())
+            })
+            .timeout(Some(Duration::from_secs(60))),
+        )
+        .unwrap();
+    ran.recv().unwrap();
+    clock.advance(Duration::from_secs(60));
+    assert!(handle.get().unwrap_err().is_timed_out());
+    assert_eq!(handle.snapshot().state(), JobState::TimedOut);
+    dispatcher.shutdown(Duration::from_secs(5)).unwrap();
+    assert!(ran.try_recv().is_err(), "it ran once");
+}
+
+// case ST-21
+#[test]
+fn a_shutdown_refuses_waiters_and_queued_jobs_before_it_waits_for_running_ones() {
+    let (dispatcher, workflow) = started();
+    let gate = Arc::new(nucleo_runtime::admission::CountingGate::new("gate", 1).unwrap());
+    let (answer, waiting) = mpsc::channel::<()>();
+    let (running, ran) = mpsc::channel();
+    let holding = Arc::clone(&gate);
+    let holder = dispatcher
+        .submit(
+            &workflow,
+            job_fn(
+                move || JobRequirements::none().permit(&holding),
+                move |_, _| {
+                    running.send(()).unwrap();
+                    waiting.recv().unwrap();
+                    Ok(())
+                },
+            ),
+        )
+        .unwrap();
+    ran.recv().unwrap();
+    let parked = dispatcher
+        .submit(
+            &workflow,
+            job_fn(move || JobRequirements::none().permit(&gate), |_, _| Ok(())),
+        )
+        .unwrap();
+    while dispatcher.admission().queue_len() == 0 {
+        std::thread::yield_now();
+    }
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stops = Arc::clone(&stopped);
+    dispatcher.register_stoppable(Arc::new(nucleo_runtime::StopOnce::new(move || {
+        stops.store(true, Ordering::SeqCst);
+    })));
+    std::thread::scope(|scope| {
+        scope.spawn(|| dispatcher.shutdown(Duration::from_secs(60)).unwrap());
+        assert!(parked.get().unwrap_err().is_cancelled());
+        assert!(!holder.is_settled(), "it has its minute");
+        assert!(!stopped.load(Ordering::SeqCst), "jobs come first");
+        answer.send(()).unwrap();
+    });
+    assert!(holder.get().is_ok());
+    assert!(stopped.load(Ordering::SeqCst));
+}
