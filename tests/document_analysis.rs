@@ -323,3 +323,50 @@ fn what_was_saved_stays_when_the_database_is_locked_or_corrupt_later() {
     assert!(corrupt.contains("not a sound database"), "{corrupt}");
     assert_eq!(saved_paths(&database), ["ships.md"]);
 }
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_ends_in_order_and_keeps_what_was_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kept.db");
+    let mut child = Command::new(example())
+        .args([
+            "--make",
+            "400",
+            "--agents",
+            "4",
+            "--latency-ms",
+            "20",
+            "--json",
+            "--db",
+        ])
+        .arg(&file)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let saved = || -> Option<i64> {
+        let database = Connection::open(&file).ok()?;
+        database
+            .query_row("SELECT count(*) FROM analyses", [], |row| row.get(0))
+            .ok()
+    };
+    while saved().unwrap_or(0) == 0 {
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "it ended before it saved anything"
+        );
+        std::thread::yield_now();
+    }
+    let interrupt = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(interrupt.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let told = figures(&output);
+    let kept = saved().unwrap();
+    assert!((1..400).contains(&kept), "{kept}");
+    assert_eq!(told["saved"], kept);
+}

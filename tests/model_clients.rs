@@ -413,3 +413,20 @@ fn a_slot_that_was_not_declared_is_named() {
     let error = job.get().unwrap_err();
     assert!(error.to_string().contains("'other'"), "{error}");
 }
+
+// case ST-22
+#[test]
+fn a_caller_back_from_get_finds_the_calls_with_the_terminal_event_and_nowhere_else() {
+    // Two hundred runs, on two quotas so that none of them waits for its minute.
+    for _ in 0..2 {
+        let bench = Bench::new(ScriptedClient::from_fn(|_| {
+            Step::from(LlmResponse::new("42", Usage::new(7, 1)))
+        }));
+        for _ in 0..100 {
+            let job = bench.submit(respond);
+            job.get().unwrap();
+            assert!(!bench.dispatcher.cancel(job.job_id(), "late"));
+            assert_eq!(bench.calls(job.job_id()).len(), 1);
+        }
+    }
+}

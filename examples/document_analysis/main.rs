@@ -14,6 +14,7 @@ use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -82,9 +83,18 @@ fn run(options: &Options) -> Result<bool, Failure> {
     let counting = dispatcher.subscribe(Tally::filter(), Arc::clone(&tally) as _)?;
 
     let workflow = Workflow::new("example", "document-analysis")?;
+    let interrupted = stop_at_ctrl_c(&dispatcher, &workflow)?;
     let began = Instant::now();
-    let analysed = prepare(&dispatcher, &workflow, &database, &corpus)
-        .and_then(|()| analyse(&dispatcher, &workflow, &database, &corpus, options.agents));
+    let analysed = prepare(&dispatcher, &workflow, &database, &corpus).and_then(|()| {
+        analyse(
+            &dispatcher,
+            &workflow,
+            &database,
+            &corpus,
+            options.agents,
+            &interrupted,
+        )
+    });
     let wall = began.elapsed();
 
     // Delivers every event, so that the tally is complete.
@@ -140,6 +150,25 @@ fn dispatcher(options: &Options, database: &Arc<SqliteProvider>) -> Result<JobDi
         .build()?)
 }
 
+/// Has Ctrl-C stop the agents. What they saved stays, and the run ends as every run does: with a
+/// shutdown and its figures.
+fn stop_at_ctrl_c(
+    dispatcher: &JobDispatcher,
+    workflow: &Workflow,
+) -> Result<Arc<AtomicBool>, Failure> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let (raised, dispatcher, workflow) = (
+        Arc::clone(&interrupted),
+        dispatcher.clone(),
+        workflow.clone(),
+    );
+    ctrlc::set_handler(move || {
+        raised.store(true, Ordering::SeqCst);
+        dispatcher.cancel_workflow(workflow.id(), "interrupted by Ctrl-C");
+    })?;
+    Ok(interrupted)
+}
+
 /// Puts the documents into the database.
 fn prepare(
     dispatcher: &JobDispatcher,
@@ -166,6 +195,7 @@ fn analyse(
     database: &Arc<SqliteProvider>,
     corpus: &Corpus,
     agents: usize,
+    interrupted: &AtomicBool,
 ) -> Result<Outcomes, Failure> {
     let (ended, endings) = mpsc::channel();
     let filter = EventFilter::all()
@@ -185,6 +215,7 @@ fn analyse(
     let mut next = corpus.documents.iter();
     let mut running = HashMap::new();
     loop {
+        outcomes.gave_up |= interrupted.load(Ordering::SeqCst);
         while running.len() < agents && !outcomes.gave_up {
             let Some(document) = next.next() else { break };
             let agent = AnalyseDocument {
@@ -192,6 +223,10 @@ fn analyse(
                 document: Arc::clone(document),
             };
             let handle = dispatcher.submit(workflow, agent)?;
+            if interrupted.load(Ordering::SeqCst) {
+                // It came after the others had been told.
+                handle.cancel("interrupted by Ctrl-C");
+            }
             running.insert(handle.job_id().to_owned(), (Arc::clone(document), handle));
         }
         bar.show(outcomes.ended(), outcomes.failed.len());
