@@ -18,9 +18,14 @@ mod rerun;
 mod routing;
 mod settle;
 mod shutdown;
+mod starvation;
+mod stoppable;
 mod submission;
 mod timeout;
 mod timer;
+
+#[cfg(all(test, nucleo_model))]
+pub(crate) use timer::model as model_timer;
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,8 +48,10 @@ use crate::threads::Threads;
 pub use builder::{BuildError, JobDispatcherBuilder};
 pub use delayed::DelayedHandle;
 pub use door::{Parent, SubmitError};
+pub use inner::{Unresponsive, UnresponsiveReason};
 pub use orchestrator::{Doer, FnDoer, OrchestratorContext, doer_fn};
 pub use shutdown::{ShutdownError, ShutdownReport};
+pub use stoppable::{StopOnce, Stoppable};
 pub use submission::{Leaf, Orchestrator, Submission, Submit};
 
 /// Runs jobs. A clone is the same dispatcher; several live side by side in one process.
@@ -279,6 +286,12 @@ impl JobDispatcher {
         self.inner().router().len()
     }
 
+    /// Has something of the application's stopped with the dispatcher: at the shutdown, after the
+    /// jobs and before the bus, all of them side by side and for at most 5 seconds.
+    pub fn register_stoppable(&self, stoppable: Arc<dyn Stoppable>) {
+        self.inner().register_stoppable(stoppable);
+    }
+
     /// The threads of the runtime: alive now, the most that ever were, and the cap.
     #[must_use]
     pub fn threads(&self) -> ThreadCounts {
@@ -288,6 +301,13 @@ impl JobDispatcher {
             peak: threads.peak(),
             cap: threads.cap(),
         }
+    }
+
+    /// The jobs that were told to stop and have not: those that ignore a cancellation past its grace,
+    /// and those whose threads were left behind, until these end.
+    #[must_use]
+    pub fn unresponsive(&self) -> Vec<Unresponsive> {
+        self.inner().unresponsive()
     }
 
     /// Refuses new root jobs and waits until those that run have ended, submitting what they still

@@ -459,6 +459,7 @@ impl JobError {
             .inner
             .upstream
             .clone()
+            .or_else(|| self.retry_signal()?.upstream_failure().cloned())
             .or_else(|| self.causes().find_map(|cause| cause.upstream_failure()));
         match (carried, service) {
             (Some(mut failure), Some(service)) => {

@@ -9,6 +9,8 @@ mod error;
 pub mod events;
 mod job;
 pub mod llm;
+#[cfg(all(test, nucleo_model))]
+mod model_check;
 pub mod models;
 mod sync;
 pub mod testing;
@@ -18,8 +20,9 @@ mod unwind;
 pub use clock::{Clock, ManualClock, SystemClock, WaitCell};
 pub use dispatcher::{
     BuildError, DelayedHandle, Doer, FnDoer, JobDispatcher, JobDispatcherBuilder, Leaf,
-    Orchestrator, OrchestratorContext, Parent, ShutdownError, ShutdownReport, Submission, Submit,
-    SubmitError, ThreadCounts, doer_fn, governor,
+    Orchestrator, OrchestratorContext, Parent, ShutdownError, ShutdownReport, StopOnce, Stoppable,
+    Submission, Submit, SubmitError, ThreadCounts, Unresponsive, UnresponsiveReason, doer_fn,
+    governor,
 };
 pub use error::{
     CorrectionSignal, ErrorKind, JobError, ResultExt, RetrySignal, TruncationSignal,

@@ -5,9 +5,10 @@ mod conversation;
 mod model_client;
 mod response;
 mod scripted;
+mod template;
 
 pub use client::{CallOptions, LlmClient, StreamChunk};
 pub use conversation::{Conversation, Message, Role};
 pub use model_client::ModelClient;
 pub use response::{LlmResponse, StopReason, Usage};
-pub use scripted::{Script, ScriptedClient};
+pub use scripted::{ScriptedCall, ScriptedClient, Step};

@@ -13,11 +13,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::thread;
 
 use crate::clock::WaitCell;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, thread};
 
 mod limits;
 

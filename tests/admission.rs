@@ -1,19 +1,20 @@
 //! Admission by its public behaviour: who is granted, when, and who is told.
 
-mod support;
+#[path = "support/line.rs"]
+mod line;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use line::{Asking, Line, Meter, both, of};
 use nucleo_runtime::admission::{
     AccountCategory, AccountKey, AccountStatus, CountingGate, Demand, RateLimiter, Replenishment,
     TokenBucket, TokenBudget,
 };
 use nucleo_runtime::events::{Event, EventFilter, EventKind, LimiterChange};
 use nucleo_runtime::{ErrorKind, JobError};
-use support::{Asking, Line, Meter, both, of};
 
 fn gate(name: &str, capacity: u32) -> Arc<CountingGate> {
     Arc::new(CountingGate::new(name, capacity).unwrap())

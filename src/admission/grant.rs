@@ -17,6 +17,7 @@ use super::line::Waits;
 use super::monitor::Admission;
 use crate::job::JobSnapshot;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything that one demand was granted. Its drop releases what is still held; it does not wait.
 #[must_use = "a grant that is dropped is released"]
@@ -26,6 +27,7 @@ pub struct Grant {
     snapshot: Option<JobSnapshot>,
     waits: Waits,
     open: Mutex<Vec<usize>>,
+    silent: AtomicBool,
 }
 
 /// Which accounts a settlement credits.
@@ -51,6 +53,7 @@ impl Grant {
             snapshot,
             waits,
             open: Mutex::new(open),
+            silent: AtomicBool::new(false),
         }
     }
 
@@ -105,7 +108,22 @@ impl Grant {
             snapshot: self.snapshot.clone(),
             waits: Waits::default(),
             open: Mutex::new(split),
+            silent: AtomicBool::new(self.silent.load(Ordering::SeqCst)),
         })
+    }
+
+    /// The names of the accounts whose entries have not been settled.
+    pub(crate) fn open_accounts(&self) -> Vec<String> {
+        let open = self.open.lock().clone();
+        open.iter()
+            .filter_map(|index| self.demand.entries().get(*index))
+            .map(|entry| entry.key().name().to_owned())
+            .collect()
+    }
+
+    /// What is settled from here on is not told: the job has ended.
+    pub(crate) fn tell_no_more(&self) {
+        self.silent.store(true, Ordering::SeqCst);
     }
 
     /// Takes back entries that were split off.
@@ -117,8 +135,11 @@ impl Grant {
     fn settle(&self, settlement: Settlement) {
         let open = std::mem::take(&mut *self.open.lock());
         if !open.is_empty() {
+            let told = (!self.silent.load(Ordering::SeqCst))
+                .then_some(self.snapshot.as_ref())
+                .flatten();
             self.admission
-                .give_back(&self.demand, &open, settlement, self.snapshot.as_ref());
+                .give_back(&self.demand, &open, settlement, told);
         }
     }
 }

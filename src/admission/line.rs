@@ -26,6 +26,8 @@ use crate::error::{ErrorKind, JobError};
 use crate::events::{LimiterChange, RejectReason};
 use crate::job::JobSnapshot;
 use crate::sync::Mutex;
+#[cfg(nucleo_model)]
+use crate::sync::fault::{self, Fault};
 use crate::unwind::{contain, contain_result};
 
 /// Who asks, and what for.
@@ -276,6 +278,10 @@ impl Line {
                 );
             }
         }
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::ReleaseCallsNobody) {
+            return Ok(());
+        }
         if !self.waiters.is_empty() {
             self.unwalked = true;
             out.evaluate();
@@ -319,6 +325,10 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 
 fn deliver(waiter: Waiter, verdict: Verdict, out: &mut Outbox) {
     *waiter.ticket.verdict.lock() = Some(verdict);
+    #[cfg(nucleo_model)]
+    if fault::is_planted(Fault::GrantWakesNobody) {
+        return;
+    }
     out.wake(waiter.ask.cell);
 }
 
@@ -358,6 +368,10 @@ fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Result<Look, D
         };
         // What this attempt took goes back before anybody else is asked.
         for taken in demand.entries().iter().take(index) {
+            #[cfg(nucleo_model)]
+            if fault::is_planted(Fault::SkippedRollback) {
+                break;
+            }
             give(&**taken, now)?;
         }
         return Ok(match declined {

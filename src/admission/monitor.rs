@@ -32,14 +32,14 @@ use crate::unwind::contain;
 /// Tells admissions apart when an account is named in two; holds no state.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-thread_local! {
+crate::sync::thread_local! {
     static UNDER_MONITOR: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Refuses a call of the runtime from inside an account's answer, where it would wait for a lock
 /// that its own caller holds.
 pub(crate) fn refuse_reentry(operation: &str) -> Result<(), JobError> {
-    if UNDER_MONITOR.get() {
+    if UNDER_MONITOR.with(Cell::get) {
         return Err(JobError::system(
             "admission",
             format!(
@@ -54,14 +54,14 @@ struct UnderMonitor;
 
 impl UnderMonitor {
     fn enter() -> Self {
-        UNDER_MONITOR.set(true);
+        UNDER_MONITOR.with(|mark| mark.set(true));
         Self
     }
 }
 
 impl Drop for UnderMonitor {
     fn drop(&mut self) {
-        UNDER_MONITOR.set(false);
+        UNDER_MONITOR.with(|mark| mark.set(false));
     }
 }
 
@@ -263,7 +263,7 @@ impl Admission {
     /// How many demands are parked.
     #[must_use]
     pub fn queue_len(&self) -> usize {
-        if UNDER_MONITOR.get() {
+        if UNDER_MONITOR.with(Cell::get) {
             return 0;
         }
         self.shared.state.lock().line.len()

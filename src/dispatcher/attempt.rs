@@ -24,12 +24,14 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         // Cancelled on its way here, and settled by whoever cancelled it.
         return;
     };
+    inner.thread_begins();
     let _entered = current::enter(entry.job(), true);
     let _governed = governor::enter(inner);
     // What the parts below contain themselves they tell better. This is for the rest, such as the
     // destructor of something that an error carries: no panic leaves a job unsettled.
     let outcome = contain_result("job", || rerun::run(inner, entry, &mut *body));
     settle::finish(inner, entry, body, outcome);
+    inner.thread_ends(entry);
 }
 
 /// One attempt: everything is declared, priced, admitted, used and given back.
@@ -212,10 +214,11 @@ fn conclude(
         Err(error) if error.retry_signal().is_some() && job.interruption().is_none() => {
             Err(rolled_back(error))
         }
-        Err(error) => match job.begin_finishing() {
-            Ok(()) => Err(rolled_back(error)),
-            Err(_) => Err(rolled_back(settle::interrupted(job, Some(error)))),
-        },
+        Err(error) => {
+            // Whoever decided before this keeps its decision; the settlement tells.
+            let _ = job.begin_finishing();
+            Err(rolled_back(error))
+        }
         Ok(value) => match job.begin_finishing() {
             Ok(()) if transaction => set.commit_all().map(|()| value),
             Ok(()) => Ok(value),

@@ -23,6 +23,7 @@ pub(super) struct Entry {
     /// What the job ends with, once its own work is done.
     pending: Mutex<Option<Outcome>>,
     abandoned: AtomicBool,
+    thread_ended: AtomicBool,
 }
 
 impl Entry {
@@ -35,6 +36,7 @@ impl Entry {
             attempt: Mutex::new(None),
             pending: Mutex::new(None),
             abandoned: AtomicBool::new(false),
+            thread_ended: AtomicBool::new(false),
         })
     }
 
@@ -91,9 +93,15 @@ impl Entry {
         discard(pending);
     }
 
-    /// Nobody waits for the job's thread any more.
-    pub(super) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::SeqCst);
+    /// Nobody waits for the job's thread any more. Answers false when it has ended or somebody said
+    /// so before. Only under the lock of the list of abandoned jobs.
+    pub(super) fn abandon(&self) -> bool {
+        !self.thread_ended.load(Ordering::SeqCst) && !self.abandoned.swap(true, Ordering::SeqCst)
+    }
+
+    /// The job's thread ends. Only under the lock of the list of abandoned jobs.
+    pub(super) fn end_thread(&self) {
+        self.thread_ended.store(true, Ordering::SeqCst);
     }
 
     pub(super) fn is_abandoned(&self) -> bool {

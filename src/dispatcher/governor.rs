@@ -12,7 +12,7 @@ use super::submission::{Submission, Submit};
 use super::{JobDispatcher, Phase};
 use crate::job::{JobHandle, current};
 
-thread_local! {
+crate::sync::thread_local! {
     static GOVERNED_BY: RefCell<Option<Arc<Inner>>> = const { RefCell::new(None) };
 }
 
@@ -22,19 +22,19 @@ pub(super) struct Governed;
 
 impl Drop for Governed {
     fn drop(&mut self) {
-        let inner = GOVERNED_BY.take();
+        let inner = GOVERNED_BY.with(RefCell::take);
         drop(inner);
     }
 }
 
 /// The calling thread runs a job of this dispatcher until the answer is dropped.
 pub(super) fn enter(inner: &Arc<Inner>) -> Governed {
-    GOVERNED_BY.set(Some(Arc::clone(inner)));
+    GOVERNED_BY.with(|governed| governed.replace(Some(Arc::clone(inner))));
     Governed
 }
 
 fn inner() -> Option<Arc<Inner>> {
-    GOVERNED_BY.with_borrow(Clone::clone)
+    GOVERNED_BY.with(|governed| governed.borrow().clone())
 }
 
 /// The dispatcher of the job that this thread runs; `None` outside one, or when its owner has let

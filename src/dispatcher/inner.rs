@@ -14,7 +14,9 @@ use super::entry::Entry;
 use super::reaper::Pool;
 use super::routing::Router;
 use super::settle;
+use super::stoppable::Stoppable;
 use super::timer::{AlarmKey, Timer};
+use super::{starvation, timeout};
 use crate::admission::{
     Admission, CountingGate, Demand, HttpConnectionGate, ModelGate, TokenBucket,
 };
@@ -22,11 +24,13 @@ use crate::clock::{Clock, WaitCell};
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
 use crate::events::MessageBus;
+use crate::job::JobSnapshot;
 use crate::job::core::{JobCore, Supervisor};
-use crate::job::resources::ModelAccess;
+use crate::job::resources::{ModelAccess, ResourceSet};
 use crate::llm::{CallOptions, LlmClient, ModelClient};
 use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::threads::Threads;
 
 /// How often stale subscriptions are looked for (BUS-7).
@@ -73,11 +77,25 @@ pub(crate) struct Inner {
     http: Arc<HttpConnectionGate>,
     model: Option<ConfiguredModel>,
     databases: DbResourceProviders,
+    stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
     phase: Mutex<Phase>,
     jobs: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
-    /// Notified when a job leaves.
-    job_left: Arc<WaitCell>,
+    /// Jobs that were taken and whose handles have not answered.
+    unsettled: AtomicUsize,
+    /// Notified when a handle answers.
+    job_settled: Arc<WaitCell>,
     failed_spawn: Mutex<Option<Instant>>,
+    /// Started jobs whose threads do not wait for another job.
+    active: AtomicUsize,
+    /// Jobs that were settled without their threads, until those end.
+    abandoned: Mutex<HashMap<Arc<str>, Abandoned>>,
+}
+
+/// A job whose thread was left behind.
+struct Abandoned {
+    entry: Arc<Entry>,
+    resources: Option<Arc<ResourceSet>>,
+    since: Instant,
 }
 
 /// What the builder hands over.
@@ -111,10 +129,14 @@ impl Inner {
             http: parts.http,
             model: parts.model,
             databases: parts.databases,
+            stoppables: Mutex::default(),
             phase: Mutex::new(Phase::Built),
             jobs: Mutex::default(),
-            job_left: WaitCell::new(),
+            unsettled: AtomicUsize::new(0),
+            job_settled: WaitCell::new(),
             failed_spawn: Mutex::new(None),
+            active: AtomicUsize::new(0),
+            abandoned: Mutex::default(),
         })
     }
 
@@ -176,10 +198,23 @@ impl Inner {
         &self.databases
     }
 
+    pub(super) fn register_stoppable(&self, stoppable: Arc<dyn Stoppable>) {
+        self.stoppables.lock().push(stoppable);
+    }
+
+    pub(super) fn take_stoppables(&self) -> Vec<Arc<dyn Stoppable>> {
+        std::mem::take(&mut *self.stoppables.lock())
+    }
+
     // Its life.
 
     pub(super) fn phase(&self) -> Phase {
         *self.phase.lock()
+    }
+
+    /// Whether the end has begun.
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.phase(), Phase::Stopping | Phase::Stopped)
     }
 
     /// Moves from one phase to the next; false when it is in none of `from`.
@@ -205,15 +240,27 @@ impl Inner {
     // Its jobs.
 
     pub(super) fn enter(&self, entry: &Arc<Entry>) {
+        self.unsettled.fetch_add(1, Ordering::SeqCst);
         let id = Arc::clone(&entry.job().profile().ids.job);
         self.jobs.lock().insert(id, Arc::clone(entry));
     }
 
-    pub(super) fn leave(&self, job: &JobCore) {
+    /// A job leaves the running set. Answers whether it was in it: a job born failed never is.
+    pub(super) fn leave(&self, job: &JobCore) -> bool {
         let entry = self.jobs.lock().remove(job.id());
         // Outside of the lock: the last reference to a job may go here.
-        drop(entry);
-        self.job_left.notify();
+        entry.is_some()
+    }
+
+    /// The handle of a job that was in the running set has answered.
+    pub(super) fn settled(&self) {
+        self.unsettled.fetch_sub(1, Ordering::SeqCst);
+        self.job_settled.notify();
+    }
+
+    /// Whether every handle has answered.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.unsettled.load(Ordering::SeqCst) == 0
     }
 
     pub(super) fn entry(&self, id: &str) -> Option<Arc<Entry>> {
@@ -228,8 +275,8 @@ impl Inner {
         self.jobs.lock().len()
     }
 
-    pub(super) fn job_left(&self) -> &Arc<WaitCell> {
-        &self.job_left
+    pub(super) fn job_settled(&self) -> &Arc<WaitCell> {
+        &self.job_settled
     }
 
     pub(super) fn route(self: &Arc<Self>, entry: &Arc<Entry>) {
@@ -249,6 +296,88 @@ impl Inner {
             supervisor.dependencies_settled(job);
         }
         None
+    }
+
+    // Who does not end, and who cannot begin.
+
+    /// A job's thread begins its work.
+    pub(super) fn thread_begins(&self) {
+        self.active.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A job's thread ends, at last when it was left behind.
+    pub(super) fn thread_ends(&self, entry: &Entry) {
+        let left_behind = {
+            let mut abandoned = self.abandoned.lock();
+            entry.end_thread();
+            abandoned.remove(entry.job().id())
+        };
+        if left_behind.is_none() {
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
+        drop(left_behind);
+    }
+
+    /// Leaves a job's thread behind and lists it until it ends. Answers false when it has ended, or
+    /// has been left behind before.
+    pub(super) fn leave_behind(self: &Arc<Self>, entry: &Arc<Entry>) -> bool {
+        let resources = entry.attempt();
+        {
+            // Under the list's lock, so that a thread that ends now is either not listed or
+            // taken off again.
+            let mut abandoned = self.abandoned.lock();
+            if !entry.abandon() {
+                return false;
+            }
+            abandoned.insert(
+                Arc::clone(&entry.job().profile().ids.job),
+                Abandoned {
+                    entry: Arc::clone(entry),
+                    resources,
+                    since: self.clock.now(),
+                },
+            );
+        }
+        self.active.fetch_sub(1, Ordering::SeqCst);
+        starvation::relieve(self);
+        true
+    }
+
+    pub(super) fn active(&self) -> usize {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    /// The jobs that do not respond: left behind, or told to stop longer ago than their grace.
+    pub(super) fn unresponsive(&self) -> Vec<Unresponsive> {
+        let now = self.clock.now();
+        let mut found: Vec<_> = self
+            .abandoned
+            .lock()
+            .values()
+            .map(|left| Unresponsive {
+                job: left.entry.job().snapshot(),
+                reason: UnresponsiveReason::Abandoned,
+                since: left.since,
+                holds: left
+                    .resources
+                    .as_ref()
+                    .map_or_else(Vec::new, |resources| resources.outstanding()),
+            })
+            .collect();
+        found.extend(self.entries().iter().filter_map(|entry| {
+            let told = entry.job().cancellation()?.at;
+            let timeout = entry.job().terms().timeout.unwrap_or_default();
+            let since = told.checked_add(timeout::grace(timeout))?;
+            (since <= now).then(|| Unresponsive {
+                job: entry.job().snapshot(),
+                reason: UnresponsiveReason::IgnoresCancellation,
+                since,
+                holds: entry
+                    .attempt()
+                    .map_or_else(Vec::new, |resources| resources.held()),
+            })
+        }));
+        found
     }
 
     pub(super) fn note_failed_spawn(&self) {
@@ -354,6 +483,43 @@ impl Supervisor for Inner {
             inner.route(&entry);
         }
     }
+
+    fn wait_begins(&self) {
+        if self.active.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some(inner) = self.me.upgrade()
+        {
+            starvation::relieve(&inner);
+        }
+    }
+
+    fn wait_ends(&self) {
+        self.active.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A job that was told to stop and has not.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Unresponsive {
+    /// The job, as it is now.
+    pub job: JobSnapshot,
+    /// What it does not respond to.
+    pub reason: UnresponsiveReason,
+    /// Since when.
+    pub since: Instant,
+    /// The names of the accounts of which it still holds something.
+    pub holds: Vec<String>,
+}
+
+/// What an unresponsive job does not respond to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum UnresponsiveReason {
+    /// It was cancelled longer ago than its grace and runs on. Its handle answers when it ends.
+    IgnoresCancellation,
+    /// It ignored both phases of a timeout, or a shutdown. Its handle has answered; its thread
+    /// counts against the cap until it ends.
+    Abandoned,
 }
 
 /// A model, its client and its account.

@@ -2,12 +2,12 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::attempt;
 use super::body::Body;
 use super::entry::Entry;
 use super::inner::Inner;
+use super::{attempt, settle};
 use crate::error::{JobError, RetrySignal, TruncationSignal};
 use crate::events::{
     Event, EventKind, OutputTruncationRetry, RateLimitRetry, ResponseCorrectionRetry, RetryEvent,
@@ -48,8 +48,10 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -
             Verdict::GiveUp(error) => return Err(error),
             Verdict::Again(window) => {
                 let delay = rand::random_range(window);
+                // From here, not from when whoever listens has been told.
+                let until = job.clock().now().checked_add(delay);
                 tell(job, &signal, attempt, delay);
-                wait(job, delay)?;
+                wait(inner, job, until)?;
             }
         }
         attempt += 1;
@@ -70,10 +72,15 @@ fn refuse_failed_dependencies(job: &JobCore) -> Result<(), JobError> {
 }
 
 /// Sleeps between two attempts, holding nothing.
-fn wait(job: &JobCore, delay: Duration) -> Result<(), JobError> {
+fn wait(inner: &Inner, job: &JobCore, deadline: Option<Instant>) -> Result<(), JobError> {
     let clock = job.clock();
-    let deadline = clock.now().checked_add(delay);
     let _waiting = job.waits_for(WaitingFor::Retry);
+    // A shutdown says so first and then looks who waits here; this wait is recorded first and then
+    // looks whether there is a shutdown. One of them sees the other.
+    if inner.is_stopping() {
+        settle::signal_shutdown(job);
+        job.fire_cancellation();
+    }
     loop {
         let seen = job.cell().epoch();
         if let Some(interruption) = job.interruption() {

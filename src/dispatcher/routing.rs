@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::entry::Entry;
 use super::inner::Inner;
-use super::{attempt, settle};
+use super::{attempt, settle, starvation};
 use crate::clock::WaitCell;
 use crate::sync::Mutex;
 use crate::threads::{Seat, Threads};
@@ -182,7 +182,7 @@ impl Router {
         let queue = self.queue(priority_queue);
         let (seat, place) = {
             let mut lines = queue.lines.lock();
-            if lines.stopped {
+            if lines.stopped || inner.is_stopping() {
                 return false;
             }
             // Its own also when it starts here: a spawn that fails puts it where it belongs.
@@ -237,6 +237,27 @@ impl Router {
         }
         self.fifo.cell.notify();
         Ok(())
+    }
+
+    /// Whether jobs wait for a thread and none of them can have one.
+    pub(super) fn is_stuck(&self, threads: &Arc<Threads>) -> bool {
+        let mut waiting = false;
+        for queue in [&self.priority, &self.fifo] {
+            let mut lines = queue.lines.lock();
+            for class in CLASSES {
+                if lines.line(class).is_empty() {
+                    continue;
+                }
+                waiting = true;
+                if let Some(seat) = threads.try_seat(self.marks.of(class)) {
+                    drop(lines);
+                    drop(seat);
+                    queue.cell.notify();
+                    return false;
+                }
+            }
+        }
+        waiting
     }
 
     /// How many jobs wait for a thread.
@@ -326,7 +347,10 @@ impl Router {
                     inner.threads().starve();
                     continue;
                 }
-                Next::NoThread => refused = false,
+                Next::NoThread => {
+                    refused = false;
+                    starvation::relieve(inner);
+                }
             }
             let deadline = retry_at.filter(|at| *at > inner.clock().now());
             inner.clock().wait_until(&queue.cell, seen, deadline);
@@ -338,7 +362,8 @@ impl Router {
         if lines.stopped {
             return Next::Stopped;
         }
-        if lines.is_empty() {
+        // A thread that a shutdown sets free is not for a job that the shutdown will cancel.
+        if lines.is_empty() || inner.is_stopping() {
             return Next::Idle;
         }
         if retry_at.is_some_and(|at| at > inner.clock().now()) {

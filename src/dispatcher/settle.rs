@@ -68,24 +68,24 @@ fn final_outcome(job: &JobCore, outcome: Outcome) -> Outcome {
 
 /// What the caller of a job gets that was told to stop, and then failed on its own or did not.
 pub(super) fn interrupted(job: &JobCore, own: Option<JobError>) -> JobError {
-    let own = own.filter(|error| !error.is_cancelled() && !error.is_timed_out());
-    match job.decision() {
-        Decision::TimedOut => match own {
-            // What says more than that something broke off.
-            Some(own) if own.is_correctable() => own,
-            Some(own) => JobError::timed_out(job.terms().timeout).with_source(own),
-            None => JobError::timed_out(job.terms().timeout),
-        },
-        _ => {
-            let reason = job
-                .cancellation()
-                .map_or_else(|| "stopped".to_owned(), |cancellation| cancellation.reason);
-            let cancelled = JobError::cancelled(reason);
-            match own {
-                Some(own) => cancelled.with_source(own),
-                None => cancelled,
-            }
-        }
+    let told = match job.decision() {
+        Decision::TimedOut => JobError::timed_out(job.terms().timeout),
+        _ => JobError::cancelled(
+            job.cancellation()
+                .map_or_else(|| "stopped".to_owned(), |cancellation| cancellation.reason),
+        ),
+    };
+    match own {
+        None => told,
+        // It only passes on that it was told to stop; what went wrong meanwhile is kept.
+        Some(own) if own.is_cancelled() || own.is_timed_out() => own
+            .attached()
+            .iter()
+            .cloned()
+            .fold(told, JobError::with_attached),
+        // It says more than that something broke off, and the caller can do something about it.
+        Some(own) if told.is_timed_out() && own.is_correctable() => own,
+        Some(own) => told.with_source(own),
     }
 }
 
@@ -117,9 +117,20 @@ pub(super) fn cancelled_by_shutdown(inner: &Arc<Inner>, entry: &Arc<Entry>) {
 }
 
 /// Tells a job that has a thread that the dispatcher shuts down.
+/// The callbacks, which are a user's, are the caller's to fire.
 pub(super) fn signal_shutdown(job: &JobCore) {
     job.signal_cancellation(SHUTDOWN.0, SHUTDOWN.1);
-    job.fire_cancellation();
+}
+
+/// Settles a job that will never have a thread. Answers false when it has been started.
+pub(super) fn refuse_queued(inner: &Arc<Inner>, entry: &Arc<Entry>, refusal: JobError) -> bool {
+    let Some(body) = entry.take_body() else {
+        return false;
+    };
+    inner.router().remove(entry);
+    discard(body);
+    settle(inner, entry, Err(refusal));
+    true
 }
 
 /// Settles a job that has no thread yet. Answers false when it has been started.
@@ -179,8 +190,12 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
     }
     let calls: Arc<[ModelCall]> = job.take_model_calls().into();
     tell_end(job, state, &outcome, calls);
-    inner.leave(job);
-    job.settle(outcome)
+    let counted = inner.leave(job);
+    let dependents = job.settle(outcome);
+    if counted {
+        inner.settled();
+    }
+    dependents
         .into_iter()
         .filter(|dependent| dependent.dependency_settled())
         .filter_map(|dependent| inner.route_dependent(&dependent))

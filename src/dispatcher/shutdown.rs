@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::entry::Entry;
 use super::inner::{Alarm, Inner, Phase};
 use super::settle;
+use super::stoppable;
 use super::timeout;
 use crate::error::JobError;
 use crate::events::{Event, SchedulerEvent, SchedulerStopped, SchedulerStopping};
@@ -14,6 +16,10 @@ use crate::threads::Threads;
 
 /// What running jobs get when no timeout is given (CS-4).
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest grace that a shutdown gives, and how long it then waits for the reapers. With 5 s
+/// for what the application registered and 5 s for the bus it takes at most its timeout and 15 s.
+const MAX_GRACE: Duration = Duration::from_secs(3);
+const ABANDONMENT: Duration = Duration::from_secs(1);
 
 /// How a shutdown went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +27,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct ShutdownReport {
     /// The ids of jobs whose threads ignored everything and were left behind.
     pub abandoned: Vec<String>,
+    /// The names of registered [`Stoppable`](super::Stoppable)s that did not stop in time.
+    pub stuck_stoppables: Vec<String>,
     /// Subscriptions that did not get through their events in time.
     pub abandoned_subscriptions: usize,
 }
@@ -107,10 +115,11 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
         timeout
     };
     let clock = inner.clock();
+    let at = clock.wall();
     inner
         .bus()
         .publish(Event::Scheduler(SchedulerEvent::Stopping(
-            SchedulerStopping { at: clock.wall() },
+            SchedulerStopping { at },
         )));
 
     // Nothing that waits is waited for: parked, queued, between attempts, delayed.
@@ -125,30 +134,47 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
         if !entry.is_started() {
             settle::cancelled_by_shutdown(inner, &entry);
         } else if matches!(entry.job().waiting_for(), Some(WaitingFor::Retry)) {
-            settle::signal_shutdown(entry.job());
+            stop_from_outside(inner, &entry);
         }
     }
-    let deadline = clock.now().checked_add(timeout);
-    wait_for_jobs(inner, deadline);
+    wait_for_jobs(inner, clock.now().checked_add(timeout));
 
-    // Who still runs is told to stop, gets a grace, and is left behind.
-    let mut left = inner.entries();
-    left.iter()
-        .for_each(|entry| settle::signal_shutdown(entry.job()));
-    let longest = left
+    let abandoned = end_running(inner);
+    let stuck_stoppables = stoppable::stop_all(inner, inner.take_stoppables());
+    // A delayed submission that is dropped answers that it will not be.
+    drop(inner.timer().stop());
+    let at = clock.wall();
+    inner
+        .bus()
+        .publish(Event::Scheduler(SchedulerEvent::Stopped(
+            SchedulerStopped { at },
+        )));
+    let bus = inner.bus().stop();
+    release_reserves(inner);
+    inner.advance(&[Phase::Stopping], Phase::Stopped);
+    ShutdownReport {
+        abandoned,
+        stuck_stoppables,
+        abandoned_subscriptions: bus.map_or(0, |report| report.abandoned),
+    }
+}
+
+/// Tells who still runs to stop, gives a grace, and settles who does not end without its thread.
+/// Answers the ids of those.
+fn end_running(inner: &Arc<Inner>) -> Vec<String> {
+    let clock = inner.clock();
+    let running = inner.entries();
+    for entry in &running {
+        stop_from_outside(inner, entry);
+    }
+    let grace = running
         .iter()
-        .filter_map(|entry| entry.job().terms().timeout)
-        .map(timeout::grace)
+        .map(|entry| timeout::grace(entry.job().terms().timeout.unwrap_or_default()))
         .max()
         .unwrap_or_default()
-        .min(Duration::from_secs(5));
-    wait_for_jobs(
-        inner,
-        clock
-            .now()
-            .checked_add(longest.max(timeout::grace(Duration::ZERO))),
-    );
-    left = inner.entries();
+        .min(MAX_GRACE);
+    wait_for_jobs(inner, clock.now().checked_add(grace));
+    let left = inner.entries();
     let abandoned = left
         .iter()
         .map(|entry| entry.job().id().to_owned())
@@ -156,21 +182,19 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
     for entry in &left {
         timeout::abandon(inner, entry);
     }
-    wait_for_jobs(inner, clock.now().checked_add(Duration::from_secs(1)));
-
-    drop(inner.timer().stop());
-    inner
-        .bus()
-        .publish(Event::Scheduler(SchedulerEvent::Stopped(
-            SchedulerStopped { at: clock.wall() },
-        )));
-    let bus = inner.bus().stop();
-    release_reserves(inner);
-    inner.advance(&[Phase::Stopping], Phase::Stopped);
-    ShutdownReport {
-        abandoned,
-        abandoned_subscriptions: bus.map_or(0, |report| report.abandoned),
+    wait_for_jobs(inner, clock.now().checked_add(ABANDONMENT));
+    // Whatever the reapers are stuck in, no handle is left without an answer.
+    for entry in &left {
+        timeout::settle_late(inner, entry);
     }
+    abandoned
+}
+
+/// Tells a job to stop; its callbacks, which are a user's, run on a thread that may be stuck.
+fn stop_from_outside(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    let job = Arc::clone(entry.job());
+    settle::signal_shutdown(&job);
+    inner.closers().run(move || job.fire_cancellation());
 }
 
 /// Tells the jobs that `chosen` picks to stop, and answers how many were found. All are told before
@@ -203,16 +227,18 @@ fn release_reserves(inner: &Inner) {
     inner.settlers().stop();
 }
 
-/// Waits until no job is left; false when `deadline` came first.
+/// Waits until every handle has answered; false when `deadline` came first.
 fn wait_for_jobs(inner: &Inner, deadline: Option<Instant>) -> bool {
     loop {
-        let seen = inner.job_left().epoch();
-        if inner.job_count() == 0 {
+        let seen = inner.job_settled().epoch();
+        if inner.is_at_rest() {
             return true;
         }
         if deadline.is_some_and(|deadline| inner.clock().now() >= deadline) {
             return false;
         }
-        inner.clock().wait_until(inner.job_left(), seen, deadline);
+        inner
+            .clock()
+            .wait_until(inner.job_settled(), seen, deadline);
     }
 }

@@ -19,8 +19,11 @@ use crate::job::core::Decision;
 /// The shortest and the longest grace (TO-3).
 const MIN_GRACE: Duration = Duration::from_millis(500);
 const MAX_GRACE: Duration = Duration::from_secs(30);
-/// How long an abort may take before the job is settled without it.
-const ABORT_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a provider is given to sever a connection.
+const ABORT_DEADLINE: Duration = Duration::from_millis(100);
+/// How long an abort may take before the job is settled without it: one that keeps its deadline
+/// comes first.
+const ABORT_PATIENCE: Duration = Duration::from_millis(150);
 
 /// The grace between the phases: a tenth of the timeout, within its bounds (TO-3).
 pub(super) fn grace(timeout: Duration) -> Duration {
@@ -38,12 +41,7 @@ pub(super) fn ring(inner: &Arc<Inner>, alarm: Alarm) {
         }
         Alarm::Abort(entry) => {
             let ending = Arc::clone(inner);
-            inner.settlers().run(move || {
-                if let Some(attempt) = entry.attempt() {
-                    attempt.release_all_but_connections();
-                }
-                settle_abandoned(&ending, &entry);
-            });
+            inner.settlers().run(move || settle_late(&ending, &entry));
         }
         Alarm::Hooks(entry) => {
             let ending = Arc::clone(inner);
@@ -54,7 +52,7 @@ pub(super) fn ring(inner: &Arc<Inner>, alarm: Alarm) {
                          without them",
                         entry.job().id()
                     );
-                    entry.abandon();
+                    ending.leave_behind(&entry);
                     settle::settle(&ending, &entry, outcome);
                 }
             });
@@ -106,7 +104,9 @@ pub(super) fn abandon(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     if entry.job().is_settled() {
         return;
     }
-    entry.abandon();
+    if !inner.leave_behind(entry) {
+        return;
+    }
     let Some(attempt) = entry.attempt() else {
         let (ending, entry) = (Arc::clone(inner), Arc::clone(entry));
         inner
@@ -115,7 +115,7 @@ pub(super) fn abandon(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         return;
     };
     let now = inner.clock().now();
-    let deadline = now.checked_add(ABORT_PATIENCE).unwrap_or(now);
+    let deadline = now.checked_add(ABORT_DEADLINE).unwrap_or(now);
     let patience = inner.arm_in(ABORT_PATIENCE, Alarm::Abort(Arc::clone(entry)));
     let (ending, entry) = (Arc::clone(inner), Arc::clone(entry));
     inner.aborters().run(move || {
@@ -127,13 +127,26 @@ pub(super) fn abandon(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     });
 }
 
+/// Settles a job whose severing takes too long, without it.
+pub(super) fn settle_late(inner: &Arc<Inner>, entry: &Arc<Entry>) {
+    if entry.job().is_settled() {
+        return;
+    }
+    if let Some(attempt) = entry.attempt() {
+        attempt.release_all_but_connections();
+    }
+    settle_abandoned(inner, entry);
+}
+
 fn settle_abandoned(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let job = entry.job();
     let outcome = match (job.decision(), entry.pending()) {
         (Decision::Open | Decision::Finishing, Some(outcome)) => outcome,
-        (Decision::Open | Decision::Finishing, None) => {
-            Err(JobError::timed_out(job.terms().timeout))
-        }
+        // Its work was over and its end is stuck. Whoever gave up on it says why.
+        (Decision::Open | Decision::Finishing, None) => Err(match job.cancellation() {
+            Some(cancellation) => JobError::cancelled(cancellation.reason),
+            None => JobError::timed_out(job.terms().timeout),
+        }),
         _ => Err(settle::interrupted(job, None)),
     };
     settle::settle(inner, entry, outcome);

@@ -181,3 +181,42 @@ mod tests {
         assert_eq!(timer.len(), 0);
     }
 }
+
+/// The timer's protocol, for the model checker.
+#[cfg(all(test, nucleo_model))]
+pub(crate) mod model {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::Timer;
+    use crate::clock::{Clock, ManualClock};
+    use crate::sync::{Mutex, thread};
+
+    pub(crate) fn arm_against_ring() {
+        let clock = ManualClock::new();
+        let timer = Arc::new(Timer::new());
+        let rang = Arc::new(Mutex::new(Vec::new()));
+        let serving = {
+            let (timer, clock, rang) = (Arc::clone(&timer), clock.clone(), Arc::clone(&rang));
+            thread::spawn(move || timer.serve(&clock, |alarm| rang.lock().push(alarm)))
+        };
+        let soon = clock.now() + Duration::from_secs(1);
+        let first = timer.arm(soon + Duration::from_secs(1), 1);
+        let second = timer.arm(soon, 2);
+        let ticking = {
+            let clock = clock.clone();
+            thread::spawn(move || clock.advance(Duration::from_secs(1)))
+        };
+        let taken_back = timer.disarm(second).is_some();
+        ticking.join().unwrap();
+        assert_eq!(timer.disarm(first), Some(1));
+        if !taken_back {
+            while rang.lock().is_empty() {
+                thread::yield_now();
+            }
+        }
+        timer.stop();
+        serving.join().unwrap();
+        assert_eq!(rang.lock().len(), usize::from(!taken_back));
+    }
+}

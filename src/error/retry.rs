@@ -162,15 +162,21 @@ impl RetrySignal {
         }
     }
 
-    /// How long the provider asked to be left alone, where it did.
+    /// The response behind an upstream signal, where there was one.
     #[must_use]
-    pub fn retry_after(&self) -> Option<Duration> {
+    pub fn upstream_failure(&self) -> Option<&UpstreamFailure> {
         match self {
             Self::RateLimit(signal) | Self::Overload(signal) | Self::Transient(signal) => {
-                signal.failure.as_ref()?.retry_after
+                signal.failure.as_ref()
             }
             _ => None,
         }
+    }
+
+    /// How long the provider asked to be left alone, where it did.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.upstream_failure()?.retry_after
     }
 }
 
@@ -238,6 +244,16 @@ mod tests {
         assert_eq!(seconds(&asked(45).window(1)), (45, 70));
         assert_eq!(seconds(&asked(3).window(1)), (5, 30));
         assert_eq!(seconds(&asked(400).window(2)), (400, 450));
+    }
+
+    #[test]
+    fn the_response_behind_a_signal_is_the_errors_own() {
+        let failure = UpstreamFailure::with_status(529, "p", "busy");
+        let signal = RetrySignal::overload("p", "busy").with_failure(failure);
+        let error = JobError::uncorrectable("gave up").with_source(JobError::from(signal));
+        assert_eq!(error.upstream_failure().map(|f| f.status), Some(529));
+        let bare = JobError::from(RetrySignal::overload("p", "busy"));
+        assert!(bare.upstream_failure().is_none());
     }
 
     // case RTY-15

@@ -12,7 +12,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use super::consumer::Consumer;
@@ -26,8 +25,8 @@ use super::roster::{BusPhase, Identity, Lanes, Refusal, Roster};
 use super::subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::clock::Clock;
 use crate::job::snapshot::JobProfile;
-use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{RwLock, thread};
 use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
 use crate::unwind::catch;
 

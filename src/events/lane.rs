@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread::ThreadId;
+
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::job::snapshot::JobProfile;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::thread::ThreadId;
 use crate::unwind::catch;
 
 /// How long a subscription stays silent about dropped events after it has spoken: often enough to

@@ -100,7 +100,10 @@ impl TerminalInfo {
 }
 
 /// One call of a model that a job made.
-#[derive(Clone, Debug, PartialEq)]
+///
+/// Two are equal when everything but the [`cause`](Self::cause) is: errors do not compare, and the
+/// reason says what the cause was.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelCall {
     /// The model.
@@ -115,10 +118,37 @@ pub struct ModelCall {
     pub output_tokens: Option<u64>,
     /// Why the call failed; `None` when it did not.
     pub reason: Option<String>,
+    /// The error that it failed with; `None` when it did not.
+    pub cause: Option<JobError>,
     /// When the call was made.
     pub started_at: SystemTime,
     /// When it came back.
     pub ended_at: SystemTime,
+}
+
+impl PartialEq for ModelCall {
+    fn eq(&self, other: &Self) -> bool {
+        // Taken apart, so that a new field has to be thought of here.
+        let Self {
+            model,
+            successful,
+            stop_reason,
+            input_tokens,
+            output_tokens,
+            reason,
+            cause: _,
+            started_at,
+            ended_at,
+        } = self;
+        *model == other.model
+            && *successful == other.successful
+            && *stop_reason == other.stop_reason
+            && *input_tokens == other.input_tokens
+            && *output_tokens == other.output_tokens
+            && *reason == other.reason
+            && *started_at == other.started_at
+            && *ended_at == other.ended_at
+    }
 }
 
 /// A job ended with a result.

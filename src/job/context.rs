@@ -360,5 +360,9 @@ impl Supervisor for Alone {
         false
     }
 
+    fn wait_begins(&self) {}
+
+    fn wait_ends(&self) {}
+
     fn dependencies_settled(&self, _: &JobCore) {}
 }

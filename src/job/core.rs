@@ -12,6 +12,7 @@
 //! Lock order within a job: `told`, then `live`. The others are taken alone.
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -25,6 +26,8 @@ use crate::error::JobError;
 use crate::events::{Event, EventKind, MessageBus, ModelCall, Subscription};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+#[cfg(nucleo_model)]
+use crate::sync::fault::{self, Fault};
 use crate::unwind::discard;
 
 /// What a job ends with; shared by the handle, the dependents and the completed event.
@@ -34,6 +37,12 @@ pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
 pub(crate) trait Supervisor: Send + Sync {
     /// Cancels a queued or running job; false when it is neither.
     fn cancel(&self, job: &Arc<JobCore>, reason: &str) -> bool;
+
+    /// A job's own thread begins to wait for another job.
+    fn wait_begins(&self);
+
+    /// It goes on.
+    fn wait_ends(&self);
 
     /// Routes a job that waited for others; nothing when it has ended meanwhile.
     fn dependencies_settled(&self, job: &JobCore);
@@ -99,6 +108,7 @@ pub(crate) struct Cancellation {
     pub(crate) reason: String,
     /// What the event says.
     pub(crate) message: String,
+    pub(crate) at: Instant,
 }
 
 #[derive(Default)]
@@ -132,12 +142,16 @@ pub(crate) enum WaitingFor {
 /// Ends the record of a wait when it is dropped.
 pub(crate) struct Waiting<'a> {
     job: &'a JobCore,
+    supervisor: Option<Arc<dyn Supervisor>>,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let over = self.job.waiting.lock().take();
         drop(over);
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.wait_ends();
+        }
     }
 }
 
@@ -340,7 +354,72 @@ impl JobCore {
     /// Records what the job's thread sleeps for until the answer is dropped.
     pub(crate) fn waits_for(&self, what: WaitingFor) -> Waiting<'_> {
         *self.waiting.lock() = Some(what);
-        Waiting { job: self }
+        Waiting {
+            job: self,
+            supervisor: None,
+        }
+    }
+
+    /// Records that the job's thread waits for another job.
+    ///
+    /// # Errors
+    /// The way from this job back to itself, when that job waits for this one, directly or through
+    /// others. The record stands before the look, so of two jobs that begin to wait for each other
+    /// at once at least one sees it.
+    pub(crate) fn waits_for_job(
+        self: &Arc<Self>,
+        other: &Arc<JobCore>,
+    ) -> Result<Waiting<'_>, Vec<Arc<JobCore>>> {
+        let mut waiting = self.waits_for(WaitingFor::Job(Arc::clone(other)));
+        if let Some(way) = self.way_back_from(other) {
+            return Err(way);
+        }
+        let supervisor = self.supervisor();
+        if let Some(supervisor) = &supervisor {
+            supervisor.wait_begins();
+        }
+        waiting.supervisor = supervisor;
+        Ok(waiting)
+    }
+
+    /// The chain of waits that leads from `other` to this job; an ancestor waits for its children.
+    fn way_back_from(self: &Arc<Self>, other: &Arc<JobCore>) -> Option<Vec<Arc<JobCore>>> {
+        let mut ancestor = Some(Arc::clone(self));
+        while let Some(at) = ancestor {
+            if Arc::ptr_eq(&at, other) {
+                return Some(vec![at]);
+            }
+            ancestor = at.parent();
+        }
+        // Each job with the one that led to it, so that the way can be told from its end.
+        let mut reached = vec![(Arc::clone(other), None)];
+        let mut seen = HashSet::new();
+        let mut at = 0;
+        while let Some((job, _)) = reached.get(at).cloned() {
+            if Arc::ptr_eq(&job, self) {
+                let mut way = Vec::new();
+                let mut next = Some(at);
+                while let Some((job, from)) = next.and_then(|index| reached.get(index)) {
+                    way.push(Arc::clone(job));
+                    next = *from;
+                }
+                way.reverse();
+                return Some(way);
+            }
+            if !job.is_settled() && seen.insert(Arc::as_ptr(&job)) {
+                match job.waiting_for() {
+                    Some(WaitingFor::Job(next)) => reached.push((next, Some(at))),
+                    _ => reached.extend(
+                        job.dependencies()
+                            .iter()
+                            .cloned()
+                            .map(|next| (next, Some(at))),
+                    ),
+                }
+            }
+            at += 1;
+        }
+        None
     }
 
     pub(crate) fn waiting_for(&self) -> Option<WaitingFor> {
@@ -353,7 +432,7 @@ impl JobCore {
     /// leaves the callbacks to [`fire_cancellation`](Self::fire_cancellation). Answers whether it
     /// was the first.
     pub(crate) fn signal_cancellation(&self, reason: &str, message: &str) -> bool {
-        let wall = self.clock.wall();
+        let (wall, at) = (self.clock.wall(), self.clock.now());
         {
             let mut live = self.live.lock();
             if live.cancellation.is_some() {
@@ -362,6 +441,7 @@ impl JobCore {
             live.cancellation = Some(Cancellation {
                 reason: reason.to_owned(),
                 message: message.to_owned(),
+                at,
             });
             if live.decision == Decision::Open && live.moment.state.is_active() {
                 live.decision = Decision::Cancelled;
@@ -370,6 +450,10 @@ impl JobCore {
                 moment.ended_at = Some(wall);
             }
             self.cancelled.store(true, Ordering::SeqCst);
+        }
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::CancelWakesNobody) {
+            return true;
         }
         self.cell.notify();
         true
@@ -526,6 +610,10 @@ impl JobCore {
 
     /// The right to settle the job. Given once.
     pub(crate) fn take_settlement(&self) -> bool {
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::TokenForEverybody) {
+            return true;
+        }
         !self.settlement.swap(true, Ordering::SeqCst)
     }
 
@@ -548,6 +636,10 @@ impl JobCore {
                 std::mem::take(&mut settled.dependents),
             )
         };
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::SettleWakesNobody) {
+            return dependents;
+        }
         for waiter in waiters {
             waiter.notify();
         }

@@ -14,7 +14,7 @@ pub(crate) struct Current {
     pub(crate) own_thread: bool,
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
 }
 

@@ -14,7 +14,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::core::{JobCore, Outcome, WaitingFor};
+use super::core::{JobCore, Outcome};
 use super::current;
 use super::snapshot::JobSnapshot;
 use crate::admission::refuse_reentry;
@@ -22,7 +22,7 @@ use crate::clock::WaitCell;
 use crate::error::JobError;
 use crate::events::{EventFilter, Observer, SubscribeError};
 
-thread_local! {
+crate::sync::thread_local! {
     /// Where a thread outside any job sleeps.
     static OUTSIDE: Arc<WaitCell> = WaitCell::new();
 }
@@ -124,7 +124,8 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
     ///
     /// # Errors
     /// The job's failure. `Deadlock` when the calling job holds resources, whether or not the
-    /// result is there; the calling job's own `Cancelled` or `TimedOut` when it is told to stop
+    /// result is there, or when the job waits for the calling one, directly or through others, as an
+    /// ancestor does; the calling job's own `Cancelled` or `TimedOut` when it is told to stop
     /// while it waits.
     #[track_caller]
     pub fn get(&self) -> Result<Arc<T>, JobError> {
@@ -208,9 +209,12 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
         match &caller {
             // In the cell of the job that waits, where its own signals reach it.
             Some(caller) => {
-                let _waiting = caller
-                    .own_thread
-                    .then(|| caller.job.waits_for(WaitingFor::Job(Arc::clone(&self.job))));
+                let _waiting = if caller.own_thread {
+                    let waiting = caller.job.waits_for_job(&self.job);
+                    Some(waiting.map_err(|way| wait_in_a_cycle(&caller.job, &way, site))?)
+                } else {
+                    None
+                };
                 self.sleep(deadline, caller.job.cell(), Some(&caller.job))
             }
             None => OUTSIDE.with(|cell| self.sleep(deadline, cell, None)),
@@ -255,6 +259,17 @@ pub(super) fn downcast<T: Send + Sync + 'static>(
             format!("the result is not a {}", std::any::type_name::<T>()),
         )
     })
+}
+
+fn wait_in_a_cycle(caller: &JobCore, way: &[Arc<JobCore>], site: &Location<'_>) -> JobError {
+    let ids: Vec<_> = std::iter::once(caller.id())
+        .chain(way.iter().map(|job| job.id()))
+        .collect();
+    JobError::deadlock(format!(
+        "{} may not wait here (at {site}), for what it waits for waits for it: {}",
+        caller.id(),
+        ids.join(" -> ")
+    ))
 }
 
 fn wait_while_holding(caller: &JobCore, called: &JobCore, site: &Location<'_>) -> JobError {

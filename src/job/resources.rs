@@ -8,7 +8,7 @@
 //! 3. No provider is called with a lock of ours held.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use crate::admission::{AccountKey, Grant};
@@ -138,6 +138,8 @@ pub(crate) struct ResourceSet {
     handles: Mutex<Arc<Vec<Held>>>,
     /// Closed by force: what arrives now is thrown away.
     severed: AtomicBool,
+    /// By provider, whether permits of its connection are still with a call that has it.
+    kept: Mutex<Vec<(String, Weak<()>)>>,
 }
 
 impl ResourceSet {
@@ -147,6 +149,7 @@ impl ResourceSet {
             models,
             handles: Mutex::default(),
             severed: AtomicBool::new(false),
+            kept: Mutex::default(),
         })
     }
 
@@ -271,7 +274,7 @@ impl ResourceSet {
                     .with_source(error),
                 );
             }
-            self.return_permits_when_gone(held);
+            self.return_permits_when_gone(held, false);
         }
         self.grant.release();
         let mut failures = failures.into_iter();
@@ -290,13 +293,17 @@ impl ResourceSet {
             Arc::clone(&handles)
         };
         for held in handles.iter() {
+            let mut orphaned = false;
             match held.call(|handle| handle.abort(deadline)) {
                 Ok(Abort::Severed) => {}
-                Ok(Abort::Orphaned) => log::warn!(
-                    "a connection of '{}' is orphaned: a call still has it, and its permit returns \
-                     when that call ends",
-                    held.provider.name()
-                ),
+                Ok(Abort::Orphaned) => {
+                    orphaned = true;
+                    log::warn!(
+                        "a connection of '{}' is orphaned: a call still has it, and its permit \
+                         returns when that call ends",
+                        held.provider.name()
+                    );
+                }
                 Err(error) => log::warn!(
                     "the connection of '{}' could not be aborted: {error}",
                     held.provider.name()
@@ -308,7 +315,7 @@ impl ResourceSet {
                     held.provider.name()
                 );
             }
-            self.return_permits_when_gone(held);
+            self.return_permits_when_gone(held, orphaned);
         }
         self.grant.release();
     }
@@ -328,9 +335,35 @@ impl ResourceSet {
         }
     }
 
-    fn return_permits_when_gone(&self, held: &Held) {
+    /// The names of the accounts of which something is still held.
+    pub(crate) fn held(&self) -> Vec<String> {
+        self.grant.open_accounts()
+    }
+
+    /// What is still out of an attempt that was given back: connections that a call has kept.
+    pub(crate) fn outstanding(&self) -> Vec<String> {
+        let mut out = self.held();
+        out.extend(
+            self.kept
+                .lock()
+                .iter()
+                .filter(|(_, mark)| mark.strong_count() > 0)
+                .map(|(name, _)| format!("db:{name}")),
+        );
+        out
+    }
+
+    fn return_permits_when_gone(&self, held: &Held, orphaned: bool) {
         if let Some(permits) = self.grant.split_off(&held.gates) {
-            let permit = HeldPermit::new(permits);
+            if orphaned {
+                // It comes back after the job's terminal event, which nothing of the job follows.
+                permits.tell_no_more();
+            }
+            let mark = Arc::new(());
+            self.kept
+                .lock()
+                .push((held.provider.name().to_owned(), Arc::downgrade(&mark)));
+            let permit = HeldPermit::new((permits, mark));
             if let Err(error) = contain("database provider", || held.handle.keep_until_gone(permit))
             {
                 log::error!("a provider failed to keep a permit: {error}");

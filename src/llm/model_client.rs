@@ -2,22 +2,23 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::client::{CallOptions, LlmClient, StreamChunk};
 use super::conversation::Conversation;
 use super::response::{LlmResponse, StopReason};
 use crate::admission::TokenBucket;
-use crate::error::JobError;
+use crate::error::{ErrorKind, JobError, RetrySignal};
 use crate::events::{ContentStream, Event, EventKind, ModelCall, ProgressEvent};
 use crate::job::core::JobCore;
 use crate::job::{JobContext, Metadata};
 use crate::models::ModelSpec;
-use crate::{ErrorKind, RetrySignal};
+use crate::unwind::contain_result;
 
 /// A client of the one model that the attempt's slot was resolved to.
 ///
 /// Each call is recorded on the job, is refused once the job has been told to stop, and tells the
-/// model's account how it went.
+/// model's account how it went. Several threads may call it at once.
 pub struct ModelClient {
     spec: Arc<ModelSpec>,
     client: Arc<dyn LlmClient>,
@@ -62,8 +63,8 @@ impl ModelClient {
     /// published as well.
     ///
     /// # Errors
-    /// As for [`respond`](Self::respond). A provider's "not now" after the first piece is final:
-    /// what was delivered cannot be taken back.
+    /// As for [`respond`](Self::respond). What would have the attempt run again is final once the
+    /// first piece is out, for it cannot be taken back (SIG-5).
     pub fn stream(
         &self,
         conversation: &Conversation,
@@ -78,12 +79,21 @@ impl ModelClient {
             })
         })
         .map_err(|error| match error.retry_signal() {
-            Some(signal) if begun && signal.is_upstream() => JobError::uncorrectable(format!(
-                "{} failed mid-stream and cannot be asked again: {signal}",
-                self.spec.id
-            )),
+            Some(signal) if begun => self.failed_mid_stream(&error, signal),
             _ => error,
         })
+    }
+
+    /// The signal is no source of it: a job that wraps the error would raise it again.
+    fn failed_mid_stream(&self, error: &JobError, signal: &RetrySignal) -> JobError {
+        let failed = JobError::uncorrectable(format!(
+            "{} failed mid-stream and cannot be asked again: {signal}",
+            self.spec.id
+        ));
+        match error.upstream_failure() {
+            Some(upstream) => failed.with_upstream(upstream),
+            None => failed,
+        }
     }
 
     fn tell_chunk(&self, chunk: &StreamChunk) {
@@ -99,39 +109,44 @@ impl ModelClient {
         });
     }
 
-    /// One call: looked at before, recorded after, its verdict fed to the account once.
+    /// One call: looked at before, recorded after, its verdict fed to the account once. A panic in
+    /// it is its failure, and recorded as that.
     fn call(
         &self,
         call: impl FnOnce(&dyn LlmClient, &CallOptions) -> Result<LlmResponse, JobError>,
     ) -> Result<LlmResponse, JobError> {
         JobContext::new(Arc::clone(&self.job)).check_cancellation()?;
         let started_at = self.job.clock().wall();
-        let result = call(&*self.client, &self.options);
-        let call = match &result {
-            Ok(response) => ModelCall {
-                model: self.spec.id.as_str().into(),
-                successful: true,
-                stop_reason: Some(response.stop_reason.to_string()),
-                input_tokens: Some(response.usage.input_tokens),
-                output_tokens: Some(response.usage.output_tokens),
-                reason: None,
-                started_at,
-                ended_at: self.job.clock().wall(),
-            },
-            Err(error) => ModelCall {
-                model: self.spec.id.as_str().into(),
-                successful: false,
-                stop_reason: stop_reason(error).map(|reason| reason.to_string()),
-                input_tokens: None,
-                output_tokens: None,
-                reason: Some(error.to_string()),
-                started_at,
-                ended_at: self.job.clock().wall(),
-            },
-        };
-        self.job.record_model_call(call);
+        let result = contain_result("model call", || call(&*self.client, &self.options));
+        self.job
+            .record_model_call(self.report(&result, started_at, self.job.clock().wall()));
         self.tell_account(&result);
         result
+    }
+
+    fn report(
+        &self,
+        result: &Result<LlmResponse, JobError>,
+        started_at: SystemTime,
+        ended_at: SystemTime,
+    ) -> ModelCall {
+        let response = result.as_ref().ok();
+        let error = result.as_ref().err();
+        let stop_reason = match result {
+            Ok(response) => Some(response.stop_reason),
+            Err(error) => stop_reason(error),
+        };
+        ModelCall {
+            model: self.spec.id.as_str().into(),
+            successful: result.is_ok(),
+            stop_reason: stop_reason.map(|reason| reason.to_string()),
+            input_tokens: response.map(|response| response.usage.input_tokens),
+            output_tokens: response.map(|response| response.usage.output_tokens),
+            reason: error.map(ToString::to_string),
+            cause: error.cloned(),
+            started_at,
+            ended_at,
+        }
     }
 
     fn tell_account(&self, result: &Result<LlmResponse, JobError>) {

@@ -1,5 +1,4 @@
-//! What several test files share.
-#![allow(missing_docs, unreachable_pub)]
+//! A line of demands on a clock that the test owns.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,25 +14,31 @@ use nucleo_runtime::{Clock, JobContext, JobError, ManualClock};
 
 /// A level of whole units that the clock refills at a steady rate.
 #[derive(Debug)]
-pub struct Meter {
+pub(crate) struct Meter {
     key: AccountKey,
     capacity: u64,
     per_second: u64,
     state: Mutex<(u64, Instant)>,
-    pub takes: AtomicUsize,
-    pub gives: AtomicUsize,
+    pub(crate) takes: AtomicUsize,
+    pub(crate) gives: AtomicUsize,
 }
 
 impl Meter {
-    pub fn full(name: &str, capacity: u64, per_second: u64, now: Instant) -> Arc<Self> {
+    pub(crate) fn full(name: &str, capacity: u64, per_second: u64, now: Instant) -> Arc<Self> {
         Self::at(name, capacity, capacity, per_second, now)
     }
 
-    pub fn drained(name: &str, capacity: u64, per_second: u64, now: Instant) -> Arc<Self> {
+    pub(crate) fn drained(name: &str, capacity: u64, per_second: u64, now: Instant) -> Arc<Self> {
         Self::at(name, capacity, 0, per_second, now)
     }
 
-    pub fn at(name: &str, capacity: u64, level: u64, per_second: u64, now: Instant) -> Arc<Self> {
+    pub(crate) fn at(
+        name: &str,
+        capacity: u64,
+        level: u64,
+        per_second: u64,
+        now: Instant,
+    ) -> Arc<Self> {
         Arc::new(Self {
             key: AccountKey::new(name),
             capacity,
@@ -44,14 +49,14 @@ impl Meter {
         })
     }
 
-    pub fn level(&self, now: Instant) -> u64 {
+    pub(crate) fn level(&self, now: Instant) -> u64 {
         let (level, since) = *self.state.lock().unwrap();
         let refilled = now.duration_since(since).as_millis() as u64 * self.per_second / 1_000;
         (level + refilled).min(self.capacity)
     }
 
     /// Adds to the level from outside, as a provider's refund does.
-    pub fn add(&self, amount: u64, now: Instant) {
+    pub(crate) fn add(&self, amount: u64, now: Instant) {
         let level = self.level(now);
         *self.state.lock().unwrap() = ((level + amount).min(self.capacity), now);
         self.key.capacity_grew();
@@ -120,20 +125,20 @@ impl RateLimiter for Meter {
 }
 
 /// An admission on a clock that the test owns, and jobs that ask it.
-pub struct Line {
-    pub clock: ManualClock,
-    pub bus: MessageBus,
-    pub bench: Arc<AdmissionBench>,
+pub(crate) struct Line {
+    pub(crate) clock: ManualClock,
+    pub(crate) bus: MessageBus,
+    pub(crate) bench: Arc<AdmissionBench>,
 }
 
 /// A job that asks, on a thread of its own.
-pub struct Asking {
-    pub context: JobContext,
+pub(crate) struct Asking {
+    pub(crate) context: JobContext,
     thread: JoinHandle<Result<Grant, JobError>>,
 }
 
 impl Line {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = ManualClock::new();
         let shared: Arc<dyn Clock> = Arc::new(clock.clone());
         let bus = MessageBus::standalone(Arc::clone(&shared));
@@ -141,22 +146,22 @@ impl Line {
         Self { clock, bus, bench }
     }
 
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    pub fn context(&self) -> JobContext {
+    pub(crate) fn context(&self) -> JobContext {
         let clock: Arc<dyn Clock> = Arc::new(self.clock.clone());
         testing::context(&clock, &self.bus, "user", None).unwrap()
     }
 
     /// Asks on this thread; for what is known to be granted or refused at once.
-    pub fn admit(&self, demand: Demand) -> Result<Grant, JobError> {
+    pub(crate) fn admit(&self, demand: Demand) -> Result<Grant, JobError> {
         self.bench.admission().admit(demand, &self.context())
     }
 
     /// Asks on a thread of its own and returns once it is parked or has its answer.
-    pub fn ask(&self, demand: Demand) -> Asking {
+    pub(crate) fn ask(&self, demand: Demand) -> Asking {
         // A release before this may still be on its way to a waiter.
         self.quiesce();
         let before = self.parked();
@@ -173,15 +178,15 @@ impl Line {
         Asking { context, thread }
     }
 
-    pub fn parked(&self) -> usize {
+    pub(crate) fn parked(&self) -> usize {
         self.bench.admission().queue_len()
     }
 
-    pub fn quiesce(&self) {
+    pub(crate) fn quiesce(&self) {
         self.bench.quiesce();
     }
 
-    pub fn advance(&self, step: Duration) {
+    pub(crate) fn advance(&self, step: Duration) {
         self.clock.advance(step);
         self.quiesce();
     }
@@ -189,25 +194,25 @@ impl Line {
 
 impl Asking {
     /// Waits for the answer.
-    pub fn answer(self) -> Result<Grant, JobError> {
+    pub(crate) fn answer(self) -> Result<Grant, JobError> {
         self.thread.join().unwrap()
     }
 
     /// Waits for the grant.
-    pub fn granted(self) -> Grant {
+    pub(crate) fn granted(self) -> Grant {
         self.answer().unwrap()
     }
 }
 
 /// A demand for one amount.
-pub fn of<L: RateLimiter>(limiter: &Arc<L>, amount: L::Amount) -> Demand {
+pub(crate) fn of<L: RateLimiter>(limiter: &Arc<L>, amount: L::Amount) -> Demand {
     let mut demand = Demand::new();
     demand.add(limiter, amount);
     demand
 }
 
 /// A demand for an amount on each of two limits.
-pub fn both<A: RateLimiter, B: RateLimiter>(
+pub(crate) fn both<A: RateLimiter, B: RateLimiter>(
     a: (&Arc<A>, A::Amount),
     b: (&Arc<B>, B::Amount),
 ) -> Demand {
