@@ -31,7 +31,7 @@ use crate::llm::{CallOptions, LlmClient, ModelClient};
 use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::threads::Threads;
+use crate::threads::{Seat, Threads};
 
 /// How often stale subscriptions are looked for (BUS-7).
 const STALE_SWEEP: Duration = Duration::from_secs(60);
@@ -300,22 +300,33 @@ impl Inner {
 
     // Who does not end, and who cannot begin.
 
-    /// A job's thread begins its work.
-    pub(super) fn thread_begins(&self) {
+    /// A seat for a job's thread, up to `mark`. Its job counts as active from before the seat is
+    /// taken: a seat that nobody is seen to use would look as if nothing could move.
+    pub(super) fn job_seat(&self, mark: usize) -> Option<Seat> {
         self.active.fetch_add(1, Ordering::SeqCst);
+        let seat = self.threads.try_seat(mark);
+        if seat.is_none() {
+            // Whoever asked in vain puts its job in line, and the queue looks.
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
+        seat
     }
 
-    /// A job's thread ends, at last when it was left behind.
+    /// A job's thread has done its work, at last when it was left behind.
     pub(super) fn thread_ends(&self, entry: &Entry) {
         let left_behind = {
             let mut abandoned = self.abandoned.lock();
             entry.end_thread();
             abandoned.remove(entry.job().id())
         };
-        if left_behind.is_none() {
-            self.active.fetch_sub(1, Ordering::SeqCst);
-        }
         drop(left_behind);
+    }
+
+    /// The seat of a job's thread is back. One that was left behind is not counted any more.
+    pub(super) fn thread_gone(self: &Arc<Self>, entry: &Entry) {
+        if !entry.is_abandoned() && self.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+            starvation::relieve(self);
+        }
     }
 
     /// Leaves a job's thread behind and lists it until it ends. Answers false when it has ended, or
