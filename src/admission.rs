@@ -11,6 +11,9 @@ mod demand;
 mod elastic_window;
 mod grant;
 mod line;
+mod memory;
+mod memory_front;
+pub mod memory_source;
 mod monitor;
 mod outbox;
 mod token_bucket;
@@ -20,7 +23,10 @@ pub use counting::{CountingGate, DatabaseGate, GateStatus, HttpConnectionGate, M
 pub use demand::Demand;
 pub use elastic_window::{CircuitState, ElasticWindow, ElasticWindowBuilder, ElasticWindowStatus};
 pub use grant::Grant;
+pub use memory::{MemoryReading, MemoryStatus, MemoryZone};
+pub use memory_source::MemorySource;
 pub use monitor::Admission;
 pub use token_bucket::{TokenBucket, TokenBucketStatus, TokenBudget};
 
+pub(crate) use memory_front::MemorySettings;
 pub(crate) use monitor::refuse_reentry;

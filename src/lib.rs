@@ -2,6 +2,8 @@
 #![deny(unsafe_code)]
 
 pub mod admission;
+#[cfg(target_os = "linux")]
+mod cgroup;
 mod clock;
 pub mod db;
 mod dispatcher;

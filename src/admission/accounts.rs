@@ -72,6 +72,15 @@ impl Accounts {
         Ok(())
     }
 
+    /// Keeps a name from accounts: the line has an account of its own that no demand names.
+    pub(super) fn reserve(&mut self, key: &AccountKey) {
+        let registered = Registered {
+            key: key.clone(),
+            held: 0,
+        };
+        self.met.insert(key.id(), registered);
+    }
+
     /// Lets go of every account.
     pub(super) fn release_all(&mut self, owner: u64) {
         for (_, account) in self.met.drain() {

@@ -7,7 +7,8 @@ use super::JobDispatcher;
 use super::inner::{ConfiguredModel, Inner, ModelAccount, Parts};
 use super::reaper::Pool;
 use super::routing::{Marks, Router};
-use crate::admission::{CountingGate, TokenBucket, TokenBudget};
+use crate::admission::memory_source::ProcessMemory;
+use crate::admission::{CountingGate, MemorySettings, MemorySource, TokenBucket, TokenBudget};
 use crate::clock::{Clock, SystemClock};
 use crate::db::{DbResourceProvider, DbResourceProviders};
 use crate::error::JobError;
@@ -53,7 +54,18 @@ pub struct JobDispatcherBuilder {
     stack_size: usize,
     model: Option<(ModelSpec, Arc<dyn LlmClient>)>,
     databases: DbResourceProviders,
+    memory: Memory,
+    memory_progress: bool,
     refused: Option<BuildError>,
+}
+
+/// What the memory gate reads.
+enum Memory {
+    /// The process's resident set, where the system tells it.
+    Process,
+    Source(Arc<dyn MemorySource>),
+    /// There is no gate.
+    None,
 }
 
 impl JobDispatcherBuilder {
@@ -65,6 +77,8 @@ impl JobDispatcherBuilder {
             stack_size: DEFAULT_STACK,
             model: None,
             databases: DbResourceProviders::new(),
+            memory: Memory::Process,
+            memory_progress: true,
             refused: None,
         }
     }
@@ -114,6 +128,31 @@ impl JobDispatcherBuilder {
         self
     }
 
+    /// What the memory gate reads. The process's resident set against the tightest of its control
+    /// group's limit and physical memory unless set, and no gate where the system does not tell
+    /// them; see [`memory_source`](crate::admission::memory_source) for a better one.
+    ///
+    /// The gate starts no job that holds anything at 95 % and above until memory is below 90 %, and
+    /// then lets those that waited go one by one.
+    pub fn memory(mut self, source: impl MemorySource) -> Self {
+        self.memory = Memory::Source(Arc::new(source));
+        self
+    }
+
+    /// No memory gate: jobs start whatever memory reads.
+    pub fn without_memory_gate(mut self) -> Self {
+        self.memory = Memory::None;
+        self
+    }
+
+    /// Whether one job goes every 30 seconds while memory holds everyone back and nothing runs
+    /// whose end could free any. It does unless set: a source that never falls would otherwise stop
+    /// the process for good. Each is logged as an error.
+    pub fn memory_progress(mut self, on: bool) -> Self {
+        self.memory_progress = on;
+        self
+    }
+
     /// Builds the dispatcher. It takes no submissions until it is started.
     ///
     /// # Errors
@@ -155,6 +194,11 @@ impl JobDispatcherBuilder {
             .transpose()
             .map_err(refused("model"))?;
 
+        let progress = self.memory_progress;
+        let memory = self
+            .memory
+            .source()
+            .map(|source| MemorySettings { source, progress });
         let threads = Threads::new(cap, self.stack_size);
         let per_pool = if cap >= AMPLE_THREADS { 2 } else { 1 };
         let pool = |name, seats: usize| {
@@ -173,7 +217,24 @@ impl JobDispatcherBuilder {
             http: Arc::new(http),
             model,
             databases: self.databases,
+            memory,
         })))
+    }
+}
+
+impl Memory {
+    fn source(self) -> Option<Arc<dyn MemorySource>> {
+        match self {
+            Self::Source(source) => Some(source),
+            Self::None => None,
+            Self::Process => match ProcessMemory::new() {
+                Ok(process) => Some(Arc::new(process)),
+                Err(error) => {
+                    log::warn!("there is no memory gate: {error}");
+                    None
+                }
+            },
+        }
     }
 }
 

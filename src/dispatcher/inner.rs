@@ -18,7 +18,7 @@ use super::stoppable::Stoppable;
 use super::timer::{AlarmKey, Timer};
 use super::{starvation, timeout};
 use crate::admission::{
-    Admission, CountingGate, Demand, HttpConnectionGate, ModelGate, TokenBucket,
+    Admission, CountingGate, Demand, HttpConnectionGate, MemorySettings, ModelGate, TokenBucket,
 };
 use crate::clock::{Clock, WaitCell};
 use crate::db::DbResourceProviders;
@@ -110,6 +110,7 @@ pub(super) struct Parts {
     pub(super) http: Arc<HttpConnectionGate>,
     pub(super) model: Option<ConfiguredModel>,
     pub(super) databases: DbResourceProviders,
+    pub(super) memory: Option<MemorySettings>,
 }
 
 impl Inner {
@@ -117,7 +118,7 @@ impl Inner {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             owner: OnceLock::new(),
-            admission: Admission::new(Arc::clone(&parts.clock), parts.bus.clone()),
+            admission: Admission::new(Arc::clone(&parts.clock), parts.bus.clone(), parts.memory),
             clock: parts.clock,
             bus: parts.bus,
             threads: parts.threads,
