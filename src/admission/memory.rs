@@ -238,16 +238,18 @@ impl MemoryGate {
         if self.stopped {
             return None;
         }
-        let due = if self.latched {
-            None
-        } else if self.held == 0 {
+        let recheck = now + RECHECK;
+        let soonest = self
+            .standstill_ends()
+            .map_or(recheck, |end| end.min(recheck));
+        if self.latched {
+            return Some(soonest);
+        }
+        if self.held == 0 {
             return None;
-        } else {
-            Some(self.last_release? + self.pacing())
-        };
-        due.into_iter()
-            .chain(self.standstill_ends())
-            .fold(Some(now + RECHECK), |soonest, at| soonest.min(Some(at)))
+        }
+        let due = self.last_release? + self.pacing();
+        Some(due.min(soonest))
     }
 
     /// From now on everyone goes.

@@ -111,7 +111,7 @@ fn a_new_window_is_healthy_and_counts_what_is_taken() {
 }
 
 // case EW-02
-// table T6
+// case T6
 #[test]
 fn failures_stretch_the_window_and_successes_relax_it() {
     let (window, now) = window(3);
@@ -283,7 +283,7 @@ fn nobody_behind_a_head_takes_the_probe() {
 }
 
 // case EW-12
-// table T6
+// case T6
 #[test]
 fn a_probe_that_succeeds_closes_and_one_that_fails_doubles_the_cooldown() {
     let (window, start) = blocked(100, 400);
@@ -310,7 +310,7 @@ fn a_probe_that_succeeds_closes_and_one_that_fails_doubles_the_cooldown() {
     assert_eq!(remaining(&window, now), ms(100), "it begins anew");
 }
 
-// table T6
+// case T6
 #[test]
 fn the_cooldown_doubles_from_half_a_minute_to_an_hour() {
     let window = builder(50).build().unwrap();
@@ -348,6 +348,7 @@ fn a_refund_reverts_a_probe_without_a_verdict_and_nothing_else() {
 }
 
 // case EW-15
+// case F34
 #[test]
 fn a_probe_whose_job_dies_without_a_verdict_expires() {
     let window = builder(50)

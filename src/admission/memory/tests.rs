@@ -99,7 +99,7 @@ fn with_nobody_held_everyone_goes_at_any_reading_below_the_latch() {
 }
 
 // case MEM-02
-// table T1
+// case T1
 #[test]
 fn the_delay_is_a_cubic_curve_of_the_level() {
     for (ratio, delay) in [
@@ -180,7 +180,7 @@ fn the_floor_is_the_last_reading_that_fell() {
 // case MEM-12
 // case MEM-16
 // case MEM-17
-// table T2
+// case T2
 #[test]
 fn growth_over_two_releases_multiplies_and_a_fall_divides() {
     for (floors, then, penalty) in [
@@ -384,7 +384,6 @@ fn standing_still(ratio: f64) -> Bench {
     bench
 }
 
-// rule MEM-9
 #[test]
 fn one_goes_every_thirty_seconds_while_nothing_runs_under_the_latch() {
     let mut bench = standing_still(0.99);
@@ -406,7 +405,6 @@ fn one_goes_every_thirty_seconds_while_nothing_runs_under_the_latch() {
     assert!(bench.fits());
 }
 
-// rule MEM-9
 #[test]
 fn a_delay_of_more_than_thirty_seconds_is_a_standstill_too() {
     let mut bench = standing_still(0.80);
