@@ -11,6 +11,7 @@ mod demand;
 mod elastic_window;
 mod grant;
 mod line;
+mod mcp;
 mod memory;
 mod memory_front;
 pub mod memory_source;
@@ -23,6 +24,7 @@ pub use counting::{CountingGate, DatabaseGate, GateStatus, HttpConnectionGate, M
 pub use demand::Demand;
 pub use elastic_window::{CircuitState, ElasticWindow, ElasticWindowBuilder, ElasticWindowStatus};
 pub use grant::Grant;
+pub use mcp::{McpEndpoint, McpSlots};
 pub use memory::{MemoryReading, MemoryStatus, MemoryZone};
 pub use memory_source::MemorySource;
 pub use monitor::Admission;

@@ -308,6 +308,11 @@ impl Line {
         }
     }
 
+    /// Lets go of the accounts that hold nobody.
+    pub(super) fn forget_idle(&mut self, owner: u64) {
+        self.accounts.forget_idle(owner, self.memory.key());
+    }
+
     /// The work of a grant with entries is over, whatever of it still has to come back.
     pub(super) fn finish(&mut self, now: Instant, out: &mut Outbox) {
         self.memory.look(out);

@@ -280,6 +280,15 @@ impl Admission {
         self.shared.state.lock().line.len()
     }
 
+    /// Lets go of every account that nobody waits for, so that another may have its name.
+    pub(crate) fn forget_idle_accounts(&self) {
+        // A defect has failed everyone by the time the step returns; nobody is to be told here.
+        let _told = self.step(|state, _| {
+            state.line.forget_idle(self.shared.id);
+            Ok(())
+        });
+    }
+
     /// Memory as of the gate's last look; `None` when there is no gate.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryStatus> {

@@ -4,17 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::JobDispatcher;
-use super::inner::{ConfiguredModel, Inner, ModelAccount, Parts};
+use super::inner::{ConfiguredModel, Inner, Parts};
 use super::reaper::Pool;
 use super::routing::{Marks, Router};
 use crate::admission::memory_source::ProcessMemory;
-use crate::admission::{CountingGate, MemorySettings, MemorySource, TokenBucket, TokenBudget};
+use crate::admission::{CountingGate, MemorySettings, MemorySource};
 use crate::clock::{Clock, SystemClock};
 use crate::db::{DbResourceProvider, DbResourceProviders};
 use crate::error::JobError;
 use crate::events::MessageBus;
 use crate::llm::LlmClient;
-use crate::models::{ModelBound, ModelSpec};
+use crate::models::ModelSpec;
 use crate::threads::{DEFAULT_STACK, Seat, Threads, derived_cap};
 
 /// The evaluator, the timer and the two queues.
@@ -188,12 +188,10 @@ impl JobDispatcherBuilder {
         };
         let http =
             CountingGate::http(self.http_connections).map_err(refused("http_connections"))?;
-        let model = self
-            .model
-            .map(|(spec, client)| configure(spec, client, &*self.clock))
-            .transpose()
-            .map_err(refused("model"))?;
-
+        let model = self.model.map(|(spec, client)| ConfiguredModel {
+            spec: Arc::new(spec),
+            client,
+        });
         let progress = self.memory_progress;
         let memory = self
             .memory
@@ -206,7 +204,7 @@ impl JobDispatcherBuilder {
             Pool::new(name, Arc::clone(&self.clock), seats)
         };
         let reapers = per_pool * 2 + 1;
-        Ok(JobDispatcher::new(Inner::new(Parts {
+        let inner = Inner::new(Parts {
             bus: MessageBus::new(Arc::clone(&self.clock), Arc::clone(&threads)),
             router: Router::new(Marks::new(cap, OWN_THREADS + reapers)),
             closers: pool("nucleo-close", per_pool),
@@ -218,7 +216,15 @@ impl JobDispatcherBuilder {
             model,
             databases: self.databases,
             memory,
-        })))
+        });
+        if let Some(model) = inner.model() {
+            // Made now, so that an entry that cannot work is told here.
+            inner
+                .limiters()
+                .account_for(&model.spec)
+                .map_err(refused("model"))?;
+        }
+        Ok(JobDispatcher::new(inner))
     }
 }
 
@@ -236,34 +242,6 @@ impl Memory {
             },
         }
     }
-}
-
-fn configure(
-    spec: ModelSpec,
-    client: Arc<dyn LlmClient>,
-    clock: &dyn Clock,
-) -> Result<ConfiguredModel, JobError> {
-    let account = match spec.bound {
-        ModelBound::Quota {
-            tokens_per_minute,
-            requests_per_minute,
-        } => {
-            let requests = requests_per_minute.map_or_else(
-                || (tokens_per_minute.get() / 1_000).max(1),
-                std::num::NonZeroU32::get,
-            );
-            let budget = TokenBudget::new(tokens_per_minute.get(), requests);
-            ModelAccount::Bucket(Arc::new(TokenBucket::new(&*spec.id, budget, clock.now())?))
-        }
-        ModelBound::Concurrency(at_once) => {
-            ModelAccount::Gate(Arc::new(CountingGate::model(&spec.id, at_once.get())?))
-        }
-    };
-    Ok(ConfiguredModel {
-        spec: Arc::new(spec),
-        client,
-        account,
-    })
 }
 
 impl fmt::Debug for JobDispatcherBuilder {
