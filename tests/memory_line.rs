@@ -792,6 +792,75 @@ fn a_source_that_panics_or_knows_no_memory_is_one_that_fails() {
     assert!(line.status().fault.is_some());
 }
 
+/// 500 jobs of 20 each, one arriving every 10 ms, each at work for a second and a half, in a memory
+/// of 1 000. Answers the peak.
+fn fan_out(memory: &ScriptedMemory, line: &mut Gated) -> u64 {
+    const TAKES: u64 = 20;
+    let at_work = gate("at work", 500);
+    let (mut used, mut peak, mut finished, mut ticks) = (0, 0, 0, 0_u64);
+    let mut ends: VecDeque<u64> = VecDeque::new();
+    memory.set(0);
+    while finished < 500 {
+        assert!(ticks < 10_000, "{finished} of 500 finished");
+        let mut settle = |line: &mut Gated, ends: &mut VecDeque<u64>, used: &mut u64| {
+            let left = line.contexts.len() - line.parked();
+            while line.received < left {
+                let (_, answer) = line.answers.recv().unwrap();
+                line.running.push_back(answer.unwrap());
+                line.received += 1;
+                ends.push_back(ticks + 150);
+                *used += TAKES;
+                peak = peak.max(*used);
+                memory.set(*used);
+            }
+        };
+        while ends.front().is_some_and(|end| *end <= ticks) {
+            ends.pop_front();
+            used -= TAKES;
+            memory.set(used);
+            line.finish_one();
+            finished += 1;
+            settle(line, &mut ends, &mut used);
+        }
+        if line.contexts.len() < 500 {
+            let before = line.parked();
+            let context = line.context();
+            line.contexts.push(context.clone());
+            let (bench, sender) = (Arc::clone(&line.bench), line.sender.clone());
+            let (number, demand) = (line.contexts.len(), of(&at_work));
+            let asking = thread::spawn(move || {
+                let _ = sender.send((number, bench.admission().admit(demand, &context)));
+            });
+            while line.parked() == before && !asking.is_finished() {
+                thread::yield_now();
+            }
+            settle(line, &mut ends, &mut used);
+        }
+        line.advance(10);
+        settle(line, &mut ends, &mut used);
+        ticks += 1;
+    }
+    peak
+}
+
+// case F26
+#[test]
+fn a_fan_out_that_takes_memory_as_it_starts_stays_in_its_budget() {
+    let mut line = Gated::new();
+    let memory = line.memory.clone();
+    let with = fan_out(&memory, &mut line);
+    assert!(with <= 1_100, "the peak is {with} of 1 000");
+    assert!(with >= 900, "the budget is used: {with} of 1 000");
+
+    // The same with a gate that reads of nothing.
+    let mut line = Gated::over(ScriptedMemory::new(1_000), ScriptedMemory::new(1), false);
+    let without = fan_out(&memory, &mut line);
+    assert!(
+        without >= 2 * with,
+        "{without} without, {with} with the gate"
+    );
+}
+
 /// Blocks that are too small for the allocator to give back.
 fn small_blocks(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| vec![1; 256]).collect()

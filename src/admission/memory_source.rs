@@ -29,6 +29,7 @@ mod process;
 mod scripted;
 
 use std::io;
+use std::sync::Arc;
 
 use super::memory::MemoryReading;
 
@@ -49,4 +50,14 @@ pub trait MemorySource: Send + Sync + 'static {
 
     /// What logs call it.
     fn name(&self) -> &str;
+}
+
+impl<S: MemorySource + ?Sized> MemorySource for Arc<S> {
+    fn read(&self) -> io::Result<MemoryReading> {
+        (**self).read()
+    }
+
+    fn name(&self) -> &str {
+        (**self).name()
+    }
 }
