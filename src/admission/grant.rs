@@ -15,19 +15,17 @@ use super::account::AccountKey;
 use super::demand::Demand;
 use super::line::Waits;
 use super::monitor::Admission;
-use crate::job::JobSnapshot;
+use super::outbox::Behind;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Everything that one demand was granted. Its drop releases what is still held; it does not wait.
 #[must_use = "a grant that is dropped is released"]
 pub struct Grant {
     admission: Admission,
     demand: Arc<Demand>,
-    snapshot: Option<JobSnapshot>,
+    behind: Option<Behind>,
     waits: Waits,
     open: Mutex<Vec<usize>>,
-    silent: AtomicBool,
 }
 
 /// Which accounts a settlement credits.
@@ -43,17 +41,16 @@ impl Grant {
     pub(super) fn new(
         admission: Admission,
         demand: Arc<Demand>,
-        snapshot: Option<JobSnapshot>,
+        behind: Option<Behind>,
         waits: Waits,
     ) -> Self {
         let open = (0..demand.len()).collect();
         Self {
             admission,
             demand,
-            snapshot,
+            behind,
             waits,
             open: Mutex::new(open),
-            silent: AtomicBool::new(false),
         }
     }
 
@@ -105,10 +102,9 @@ impl Grant {
         (!split.is_empty()).then(|| Grant {
             admission: self.admission.clone(),
             demand: Arc::clone(&self.demand),
-            snapshot: self.snapshot.clone(),
+            behind: self.behind.clone(),
             waits: Waits::default(),
             open: Mutex::new(split),
-            silent: AtomicBool::new(self.silent.load(Ordering::SeqCst)),
         })
     }
 
@@ -121,11 +117,6 @@ impl Grant {
             .collect()
     }
 
-    /// What is settled from here on is not told: the job has ended.
-    pub(crate) fn tell_no_more(&self) {
-        self.silent.store(true, Ordering::SeqCst);
-    }
-
     /// Takes back entries that were split off.
     pub(crate) fn adopt(&self, split: Grant) {
         let entries = std::mem::take(&mut *split.open.lock());
@@ -135,11 +126,8 @@ impl Grant {
     fn settle(&self, settlement: Settlement) {
         let open = std::mem::take(&mut *self.open.lock());
         if !open.is_empty() {
-            let told = (!self.silent.load(Ordering::SeqCst))
-                .then_some(self.snapshot.as_ref())
-                .flatten();
             self.admission
-                .give_back(&self.demand, &open, settlement, told);
+                .give_back(&self.demand, &open, settlement, self.behind.as_ref());
         }
     }
 }

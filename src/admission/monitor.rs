@@ -18,12 +18,12 @@ use super::account::Wake;
 use super::demand::Demand;
 use super::grant::{Grant, Settlement};
 use super::line::{Arrival, Ask, Defect, Line, Ticket, Verdict, Waits};
-use super::outbox::{Mail, Outbox};
+use super::outbox::{Behind, Mail, Outbox};
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{EventKind, MessageBus, RejectReason};
+use crate::job::JobContext;
 use crate::job::core::WaitingFor;
-use crate::job::{JobContext, JobSnapshot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::Threads;
@@ -160,26 +160,27 @@ impl Admission {
             return Err(interruption);
         }
         let demand = Arc::new(demand);
-        let snapshot = self
+        let behind = self
             .shared
             .bus
             .wants(EventKind::Limiter, Some(job.profile()))
-            .then(|| job.snapshot());
+            .then(|| Behind {
+                telling: Arc::clone(job.telling()),
+                snapshot: job.snapshot(),
+            });
         let ask = Ask {
             demand: Arc::clone(&demand),
-            snapshot: snapshot.clone(),
+            behind: behind.clone(),
             cell: Arc::clone(job.cell()),
         };
         let now = self.shared.clock.now();
         let arrival = self.step(|state, out| state.arrive(&self.shared, ask, now, out));
         let waits = match arrival {
             Ok(Arrival::Granted) => Waits::default(),
-            Ok(Arrival::Parked(ticket)) => {
-                self.park(&ticket, &demand, snapshot.as_ref(), context)?
-            }
+            Ok(Arrival::Parked(ticket)) => self.park(&ticket, &demand, behind.as_ref(), context)?,
             Ok(Arrival::Refused(error)) | Err(error) => return Err(error),
         };
-        Ok(Grant::new(self.clone(), demand, snapshot, waits))
+        Ok(Grant::new(self.clone(), demand, behind, waits))
     }
 
     /// Sleeps until there is a verdict or the job is told to stop.
@@ -187,7 +188,7 @@ impl Admission {
         &self,
         ticket: &Arc<Ticket>,
         demand: &Arc<Demand>,
-        snapshot: Option<&JobSnapshot>,
+        behind: Option<&Behind>,
         context: &JobContext,
     ) -> Result<Waits, JobError> {
         let job = context.core();
@@ -201,8 +202,7 @@ impl Admission {
                         return Ok(waits);
                     };
                     // A cancelled job never keeps a permit.
-                    Grant::new(self.clone(), Arc::clone(demand), snapshot.cloned(), waits)
-                        .rollback();
+                    Grant::new(self.clone(), Arc::clone(demand), behind.cloned(), waits).rollback();
                     return Err(interruption);
                 }
                 Some(Verdict::Refused(error)) => return Err(error),
@@ -214,8 +214,8 @@ impl Admission {
                 if left? {
                     return Err(interruption);
                 }
-                // The verdict was there first: take it, and give the grant back.
-                continue;
+                // The verdict was decided first: it comes once its notes are out, and a grant goes
+                // back.
             }
             self.shared.clock.wait_until(job.cell(), seen, None);
         }
@@ -226,20 +226,15 @@ impl Admission {
         demand: &Demand,
         open: &[usize],
         settlement: Settlement,
-        snapshot: Option<&JobSnapshot>,
+        behind: Option<&Behind>,
     ) {
         let now = self.shared.clock.now();
         let metered_too = settlement == Settlement::Rollback;
         // A defect has failed everyone by the time the step returns; there is nobody to tell here.
         let _told = self.step(|state, out| {
-            state.line.give_back(
-                demand,
-                open.iter().copied(),
-                metered_too,
-                snapshot,
-                now,
-                out,
-            )
+            state
+                .line
+                .give_back(demand, open.iter().copied(), metered_too, behind, now, out)
         });
     }
 
