@@ -511,6 +511,11 @@ impl JobError {
         }
     }
 
+    /// Whether this is the very same failure, passed on, and not another that reads the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Whether a failure of a service outside lies at the top of this error, so that the limiters
     /// that the job declared should hear of it.
     pub(crate) fn is_upstream_family(&self) -> bool {

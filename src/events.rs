@@ -50,6 +50,7 @@ mod shape_tests;
 mod subscription;
 
 pub use app::{AppEvent, AppEventEnvelope};
+pub(crate) use bus::Overflow;
 pub use bus::{BusError, MessageBus, StopReport};
 pub use event::Event;
 pub use filter::EventFilter;

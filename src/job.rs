@@ -13,6 +13,7 @@ pub(crate) mod requirements;
 pub(crate) mod resources;
 pub(crate) mod snapshot;
 pub(crate) mod state;
+pub(crate) mod telling;
 
 pub use cancellation::CancellationToken;
 pub use context::JobContext;

@@ -14,6 +14,7 @@ pub mod llm;
 #[cfg(all(test, nucleo_model))]
 mod model_check;
 pub mod models;
+pub mod observe;
 mod sync;
 pub mod testing;
 mod threads;

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use super::account::{AccountKey, Wake};
 use super::demand::{Demand, Entry};
 use super::line::{Waiter, Waits};
-use super::outbox::{Note, Outbox};
+use super::outbox::{Behind, Note, Outbox};
 use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
-use crate::job::JobSnapshot;
 use crate::unwind::contain;
 
 /// The register of accounts, by id.
@@ -117,7 +116,7 @@ impl Accounts {
                 self.count_held(entry.key(), 1);
                 self.tell(
                     &**entry,
-                    waiter.ask.snapshot.as_ref(),
+                    waiter.ask.behind.as_ref(),
                     LimiterChange::Held,
                     None,
                     Duration::ZERO,
@@ -150,7 +149,7 @@ impl Accounts {
             };
             self.tell(
                 &**entry,
-                waiter.ask.snapshot.as_ref(),
+                waiter.ask.behind.as_ref(),
                 change,
                 None,
                 wait,
@@ -181,7 +180,7 @@ impl Accounts {
             };
             self.tell(
                 &**entry,
-                waiter.ask.snapshot.as_ref(),
+                waiter.ask.behind.as_ref(),
                 LimiterChange::Rejected,
                 Some(reason),
                 wait,
@@ -200,13 +199,13 @@ impl Accounts {
     pub(super) fn tell(
         &self,
         entry: &dyn Entry,
-        snapshot: Option<&JobSnapshot>,
+        behind: Option<&Behind>,
         change: LimiterChange,
         reason: Option<RejectReason>,
         wait: Duration,
         out: &mut Outbox,
     ) {
-        let Some(snapshot) = snapshot else { return };
+        let Some(behind) = behind else { return };
         let Ok((status, amount)) = contain("limiter", || (entry.status(), entry.units())) else {
             return;
         };
@@ -221,7 +220,7 @@ impl Accounts {
             change,
             reason,
             wait,
-            snapshot: snapshot.clone(),
+            behind: behind.clone(),
         });
     }
 

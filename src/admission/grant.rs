@@ -15,7 +15,7 @@ use super::account::AccountKey;
 use super::demand::Demand;
 use super::line::Waits;
 use super::monitor::Admission;
-use crate::job::JobSnapshot;
+use super::outbox::Behind;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,13 +24,12 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub struct Grant {
     admission: Admission,
     demand: Arc<Demand>,
-    snapshot: Option<JobSnapshot>,
+    behind: Option<Behind>,
     waits: Waits,
     open: Mutex<Vec<usize>>,
     /// Whether the work that this was granted for counts as running. A part that was split off
     /// does not: the work is over when the grant itself is settled.
     running: AtomicBool,
-    silent: AtomicBool,
 }
 
 /// Which accounts a settlement credits.
@@ -46,7 +45,7 @@ impl Grant {
     pub(super) fn new(
         admission: Admission,
         demand: Arc<Demand>,
-        snapshot: Option<JobSnapshot>,
+        behind: Option<Behind>,
         waits: Waits,
     ) -> Self {
         let open = (0..demand.len()).collect();
@@ -54,11 +53,10 @@ impl Grant {
         Self {
             admission,
             demand,
-            snapshot,
+            behind,
             waits,
             open: Mutex::new(open),
             running,
-            silent: AtomicBool::new(false),
         }
     }
 
@@ -110,11 +108,10 @@ impl Grant {
         (!split.is_empty()).then(|| Grant {
             admission: self.admission.clone(),
             demand: Arc::clone(&self.demand),
-            snapshot: self.snapshot.clone(),
+            behind: self.behind.clone(),
             waits: Waits::default(),
             open: Mutex::new(split),
             running: AtomicBool::new(false),
-            silent: AtomicBool::new(self.silent.load(Ordering::SeqCst)),
         })
     }
 
@@ -127,11 +124,6 @@ impl Grant {
             .collect()
     }
 
-    /// What is settled from here on is not told: the job has ended.
-    pub(crate) fn tell_no_more(&self) {
-        self.silent.store(true, Ordering::SeqCst);
-    }
-
     /// Takes back entries that were split off.
     pub(crate) fn adopt(&self, split: Grant) {
         let entries = std::mem::take(&mut *split.open.lock());
@@ -142,11 +134,13 @@ impl Grant {
         let open = std::mem::take(&mut *self.open.lock());
         let finished = self.running.swap(false, Ordering::SeqCst);
         if finished || !open.is_empty() {
-            let told = (!self.silent.load(Ordering::SeqCst))
-                .then_some(self.snapshot.as_ref())
-                .flatten();
-            self.admission
-                .give_back(&self.demand, &open, settlement, finished, told);
+            self.admission.give_back(
+                &self.demand,
+                &open,
+                settlement,
+                finished,
+                self.behind.as_ref(),
+            );
         }
     }
 }

@@ -21,11 +21,10 @@ use super::account::Replenishment;
 use super::accounts::Accounts;
 use super::demand::{Demand, Entry};
 use super::memory_front::{MemoryFront, MemorySettings};
-use super::outbox::Outbox;
+use super::outbox::{Behind, Outbox};
 use crate::clock::WaitCell;
 use crate::error::{ErrorKind, JobError};
 use crate::events::{LimiterChange, RejectReason};
-use crate::job::JobSnapshot;
 use crate::sync::Mutex;
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
@@ -34,8 +33,8 @@ use crate::unwind::{contain, contain_result};
 /// Who asks, and what for.
 pub(super) struct Ask {
     pub(super) demand: Arc<Demand>,
-    /// The job as it was when it asked; taken only when somebody listens.
-    pub(super) snapshot: Option<JobSnapshot>,
+    /// The job; looked at only when somebody listens.
+    pub(super) behind: Option<Behind>,
     /// Where the job's thread sleeps.
     pub(super) cell: Arc<WaitCell>,
 }
@@ -64,6 +63,16 @@ pub(super) struct Ticket {
 impl Ticket {
     pub(super) fn take(&self) -> Option<Verdict> {
         self.verdict.lock().take()
+    }
+
+    /// Leaves the verdict, then wakes the thread that sleeps in `cell`.
+    pub(super) fn deliver(&self, verdict: Verdict, cell: &WaitCell) {
+        *self.verdict.lock() = Some(verdict);
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::GrantWakesNobody) {
+            return;
+        }
+        cell.notify();
     }
 }
 
@@ -325,7 +334,7 @@ impl Line {
         demand: &Demand,
         chosen: impl Iterator<Item = usize>,
         metered_too: bool,
-        snapshot: Option<&JobSnapshot>,
+        behind: Option<&Behind>,
         now: Instant,
         out: &mut Outbox,
     ) -> Result<(), Defect> {
@@ -337,7 +346,7 @@ impl Line {
                 give(&**entry, now)?;
                 self.accounts.tell(
                     &**entry,
-                    snapshot,
+                    behind,
                     LimiterChange::Released,
                     None,
                     Duration::ZERO,
@@ -395,12 +404,7 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 }
 
 fn deliver(waiter: Waiter, verdict: Verdict, out: &mut Outbox) {
-    *waiter.ticket.verdict.lock() = Some(verdict);
-    #[cfg(nucleo_model)]
-    if fault::is_planted(Fault::GrantWakesNobody) {
-        return;
-    }
-    out.wake(waiter.ask.cell);
+    out.deliver(waiter.ticket, verdict, waiter.ask.cell);
 }
 
 /// Asks every account of a demand, and takes all of it if all of it fits.

@@ -17,10 +17,9 @@ use super::account::AccountKey;
 use super::line::Waiter;
 use super::memory::{LatchTurn, MemoryGate, MemoryReading, MemoryStatus};
 use super::memory_source::MemorySource;
-use super::outbox::{Note, Outbox};
+use super::outbox::{Behind, Note, Outbox};
 use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
-use crate::job::JobSnapshot;
 use crate::unwind::{contain, contain_result};
 
 /// What the memory gate of an admission is made of.
@@ -123,8 +122,8 @@ impl MemoryFront {
         }
         waiter.memory_since = Some(now);
         gated.gate.join(now);
-        let snapshot = waiter.ask.snapshot.as_ref();
-        gated.tell(snapshot, LimiterChange::Held, None, Duration::ZERO, out);
+        let behind = waiter.ask.behind.as_ref();
+        gated.tell(behind, LimiterChange::Held, None, Duration::ZERO, out);
     }
 
     /// The accounts have granted: the release is stamped. Answers how long memory held it.
@@ -150,8 +149,8 @@ impl MemoryFront {
         let since = waiter.memory_since?;
         gated.gate.leave();
         let wait = now.saturating_duration_since(since);
-        let snapshot = waiter.ask.snapshot.as_ref();
-        gated.tell(snapshot, LimiterChange::GrantedFromHold, None, wait, out);
+        let behind = waiter.ask.behind.as_ref();
+        gated.tell(behind, LimiterChange::GrantedFromHold, None, wait, out);
         Some((gated.key.name_shared(), wait))
     }
 
@@ -168,8 +167,8 @@ impl MemoryFront {
         };
         gated.gate.leave();
         let wait = now.saturating_duration_since(since);
-        let snapshot = waiter.ask.snapshot.as_ref();
-        gated.tell(snapshot, LimiterChange::Rejected, Some(reason), wait, out);
+        let behind = waiter.ask.behind.as_ref();
+        gated.tell(behind, LimiterChange::Rejected, Some(reason), wait, out);
     }
 
     /// A job with entries has finished.
@@ -220,13 +219,13 @@ impl Gated {
 
     fn tell(
         &self,
-        snapshot: Option<&JobSnapshot>,
+        behind: Option<&Behind>,
         change: LimiterChange,
         reason: Option<RejectReason>,
         wait: Duration,
         out: &mut Outbox,
     ) {
-        let Some(snapshot) = snapshot else { return };
+        let Some(behind) = behind else { return };
         out.note(Note {
             account: self.key.name_shared(),
             status: self.status().as_account(),
@@ -235,7 +234,7 @@ impl Gated {
             change,
             reason,
             wait,
-            snapshot: snapshot.clone(),
+            behind: behind.clone(),
         });
     }
 }

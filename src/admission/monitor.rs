@@ -20,12 +20,12 @@ use super::grant::{Grant, Settlement};
 use super::line::{Arrival, Ask, Defect, Line, Ticket, Verdict, Waits};
 use super::memory::MemoryStatus;
 use super::memory_front::MemorySettings;
-use super::outbox::{Mail, Outbox};
+use super::outbox::{Behind, Mail, Outbox};
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{EventKind, MessageBus, RejectReason};
+use crate::job::JobContext;
 use crate::job::core::WaitingFor;
-use crate::job::{JobContext, JobSnapshot};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::Threads;
@@ -166,26 +166,27 @@ impl Admission {
             return Err(interruption);
         }
         let demand = Arc::new(demand);
-        let snapshot = self
+        let behind = self
             .shared
             .bus
             .wants(EventKind::Limiter, Some(job.profile()))
-            .then(|| job.snapshot());
+            .then(|| Behind {
+                telling: Arc::clone(job.telling()),
+                snapshot: job.snapshot(),
+            });
         let ask = Ask {
             demand: Arc::clone(&demand),
-            snapshot: snapshot.clone(),
+            behind: behind.clone(),
             cell: Arc::clone(job.cell()),
         };
         let now = self.shared.clock.now();
         let arrival = self.step(|state, out| state.arrive(&self.shared, ask, now, out));
         let waits = match arrival {
             Ok(Arrival::Granted) => Waits::default(),
-            Ok(Arrival::Parked(ticket)) => {
-                self.park(&ticket, &demand, snapshot.as_ref(), context)?
-            }
+            Ok(Arrival::Parked(ticket)) => self.park(&ticket, &demand, behind.as_ref(), context)?,
             Ok(Arrival::Refused(error)) | Err(error) => return Err(error),
         };
-        Ok(Grant::new(self.clone(), demand, snapshot, waits))
+        Ok(Grant::new(self.clone(), demand, behind, waits))
     }
 
     /// Sleeps until there is a verdict or the job is told to stop.
@@ -193,7 +194,7 @@ impl Admission {
         &self,
         ticket: &Arc<Ticket>,
         demand: &Arc<Demand>,
-        snapshot: Option<&JobSnapshot>,
+        behind: Option<&Behind>,
         context: &JobContext,
     ) -> Result<Waits, JobError> {
         let job = context.core();
@@ -207,8 +208,7 @@ impl Admission {
                         return Ok(waits);
                     };
                     // A cancelled job never keeps a permit.
-                    Grant::new(self.clone(), Arc::clone(demand), snapshot.cloned(), waits)
-                        .rollback();
+                    Grant::new(self.clone(), Arc::clone(demand), behind.cloned(), waits).rollback();
                     return Err(interruption);
                 }
                 Some(Verdict::Refused(error)) => return Err(error),
@@ -220,8 +220,8 @@ impl Admission {
                 if left? {
                     return Err(interruption);
                 }
-                // The verdict was there first: take it, and give the grant back.
-                continue;
+                // The verdict was decided first: it comes once its notes are out, and a grant goes
+                // back.
             }
             self.shared.clock.wait_until(job.cell(), seen, None);
         }
@@ -233,7 +233,7 @@ impl Admission {
         open: &[usize],
         settlement: Settlement,
         finished: bool,
-        snapshot: Option<&JobSnapshot>,
+        behind: Option<&Behind>,
     ) {
         let now = self.shared.clock.now();
         let metered_too = settlement == Settlement::Rollback;
@@ -242,14 +242,9 @@ impl Admission {
             if finished {
                 state.line.finish(now, out);
             }
-            state.line.give_back(
-                demand,
-                open.iter().copied(),
-                metered_too,
-                snapshot,
-                now,
-                out,
-            )
+            state
+                .line
+                .give_back(demand, open.iter().copied(), metered_too, behind, now, out)
         });
     }
 

@@ -4,19 +4,35 @@
 //!
 //! 1. Notes are published in the order of the steps that made them: a step appends to the shared
 //!    queue while it still holds the monitor's lock, and whoever empties the queue does so alone.
-//! 2. A granted waiter is woken after its notes are published, so nothing that its thread says can
+//! 2. A waiter gets its verdict after its notes are published, so nothing that its thread says can
 //!    overtake what admission said about it.
 //! 3. Log lines are written with no lock held.
+//! 4. A note takes its place among its job's events: under the lock that orders them, and without
+//!    the job's name once its terminal event is out (EVT-7).
+//!
+//! Lock order: `emptying`, then a job's `telling`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::account::AccountStatus;
+use super::line::{Ticket, Verdict};
 use crate::clock::WaitCell;
-use crate::events::{Event, EventKind, LimiterChange, LimiterEvent, MessageBus, RejectReason};
+use crate::events::{
+    Event, EventKind, LimiterChange, LimiterEvent, MessageBus, Overflow, RejectReason,
+};
 use crate::job::JobSnapshot;
+use crate::job::telling::Telling;
 use crate::sync::Mutex;
+
+/// The job that a change on an account is told of.
+#[derive(Clone, Debug)]
+pub(super) struct Behind {
+    pub(super) telling: Arc<Telling>,
+    /// As it was when it asked.
+    pub(super) snapshot: JobSnapshot,
+}
 
 /// A change on one account, to be told.
 pub(super) struct Note {
@@ -27,12 +43,12 @@ pub(super) struct Note {
     pub(super) change: LimiterChange,
     pub(super) reason: Option<RejectReason>,
     pub(super) wait: Duration,
-    pub(super) snapshot: JobSnapshot,
+    pub(super) behind: Behind,
 }
 
 enum Item {
     Note(Box<Note>),
-    Wake(Arc<WaitCell>),
+    Verdict(Arc<Ticket>, Verdict, Arc<WaitCell>),
 }
 
 /// What one step wants done, in order.
@@ -48,8 +64,9 @@ impl Outbox {
         self.items.push(Item::Note(Box::new(note)));
     }
 
-    pub(super) fn wake(&mut self, cell: Arc<WaitCell>) {
-        self.items.push(Item::Wake(cell));
+    /// A waiter is to have its verdict, and its thread is to be woken in this cell.
+    pub(super) fn deliver(&mut self, ticket: Arc<Ticket>, verdict: Verdict, cell: Arc<WaitCell>) {
+        self.items.push(Item::Verdict(ticket, verdict, cell));
     }
 
     /// The evaluator is to walk the line.
@@ -94,7 +111,7 @@ impl Mail {
     /// Publishes and wakes. Called after the monitor's lock was let go.
     pub(super) fn perform(
         &self,
-        posted: Posted,
+        mut posted: Posted,
         bus: &MessageBus,
         wall: impl Fn() -> SystemTime,
         evaluator: &WaitCell,
@@ -105,8 +122,16 @@ impl Mail {
             let items = std::mem::take(&mut *self.queue.lock());
             for item in items {
                 match item {
-                    Item::Wake(cell) => cell.notify(),
-                    Item::Note(note) => publish(*note, bus, wall()),
+                    Item::Verdict(ticket, verdict, cell) => ticket.deliver(verdict, &cell),
+                    Item::Note(note) => {
+                        let overflow = publish(*note, bus, wall());
+                        posted.lines.extend(
+                            overflow
+                                .into_lines()
+                                .into_iter()
+                                .map(|line| (log::Level::Error, line)),
+                        );
+                    }
                 }
             }
         }
@@ -119,9 +144,21 @@ impl Mail {
     }
 }
 
-fn publish(note: Note, bus: &MessageBus, at: SystemTime) {
-    let profile = Arc::clone(&note.snapshot.profile);
-    bus.publish_with(EventKind::Limiter, Some(&profile), || {
+fn publish(note: Note, bus: &MessageBus, at: SystemTime) -> Overflow {
+    let Behind { telling, snapshot } = note.behind.clone();
+    telling.in_place(|ended| publish_as(note, (!ended).then_some(snapshot), bus, at))
+}
+
+fn publish_as(
+    note: Note,
+    snapshot: Option<JobSnapshot>,
+    bus: &MessageBus,
+    at: SystemTime,
+) -> Overflow {
+    let subject = snapshot
+        .as_ref()
+        .map(|snapshot| Arc::clone(&snapshot.profile));
+    bus.publish_with(EventKind::Limiter, subject.as_deref(), || {
         Event::Limiter(LimiterEvent {
             account: note.account,
             category: note.status.category,
@@ -133,8 +170,8 @@ fn publish(note: Note, bus: &MessageBus, at: SystemTime) {
             change: note.change,
             reason: note.reason,
             amount: note.amount,
-            snapshot: Some(note.snapshot),
+            snapshot,
             at,
         })
-    });
+    })
 }

@@ -157,18 +157,21 @@ pub(super) fn submit(
     let run_at_once = requirements.run_at_once;
     discard(requirements);
     let entry = Entry::new(Arc::clone(&job), body, run_at_once);
-    inner.enter(&entry);
     job.schedule();
     let at = inner.clock().wall();
-    job.tell(EventKind::JobScheduled, |snapshot| {
-        Event::Lifecycle(LifecycleEvent::Scheduled(JobScheduled {
-            state: snapshot.state(),
-            priority: snapshot.priority(),
-            requirements: summary.into(),
-            snapshot,
-            at,
-        }))
-    });
+    job.tell_first(
+        EventKind::JobScheduled,
+        || inner.enter(&entry),
+        |snapshot| {
+            Event::Lifecycle(LifecycleEvent::Scheduled(JobScheduled {
+                state: snapshot.state(),
+                priority: snapshot.priority(),
+                requirements: summary.into(),
+                snapshot,
+                at,
+            }))
+        },
+    );
     await_dependencies(inner, &entry);
     Ok(job)
 }

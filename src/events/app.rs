@@ -15,6 +15,12 @@ pub trait AppEvent: Any + Debug + Send + Sync {
     /// What it is called in logs.
     fn name(&self) -> &str;
 
+    /// The path of its type, which is where [`EventLogger`](crate::observe::EventLogger) writes it
+    /// when no job published it. What the compiler calls the type unless it says otherwise.
+    fn type_path(&self) -> &str {
+        std::any::type_name::<Self>()
+    }
+
     /// One line for a log. The event's name unless it says more.
     fn message(&self) -> String {
         self.name().to_owned()

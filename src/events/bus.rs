@@ -9,6 +9,8 @@
 //!    has nobody to tell, and neither locks nor allocates (BUS-8).
 //! 3. A lane that drains has a `Close` in its queue, or gets it at once.
 //! 4. Nothing foreign runs under the roster's lock, and no list is dropped there.
+//! 5. A publication logs nothing itself. Whoever publishes under a lock of the runtime's logs
+//!    [`Overflow`] after it: a logger is the program's, and may publish in its turn.
 
 use std::fmt;
 use std::sync::Arc;
@@ -256,7 +258,7 @@ impl MessageBus {
     /// Tells everyone who wants to know. Never waits and never fails.
     pub fn publish(&self, event: Event) {
         match self.inner.wanted(event.kind(), event.subject()) {
-            Some(wanted) => self.inner.deliver(wanted, Arc::new(event)),
+            Some(wanted) => self.inner.deliver(wanted, Arc::new(event)).log(),
             None => {
                 // It may hold the last reference to a result of the user's.
                 let _ = catch(move || drop(event));
@@ -271,12 +273,13 @@ impl MessageBus {
         kind: EventKind,
         subject: Option<&JobProfile>,
         make: impl FnOnce() -> Event,
-    ) {
-        if let Some(wanted) = self.inner.wanted(kind, subject) {
-            let event = Arc::new(make());
-            debug_assert_eq!(event.kind(), kind);
-            self.inner.deliver(wanted, event);
-        }
+    ) -> Overflow {
+        let Some(wanted) = self.inner.wanted(kind, subject) else {
+            return Overflow::default();
+        };
+        let event = Arc::new(make());
+        debug_assert_eq!(event.kind(), kind);
+        self.inner.deliver(wanted, event)
     }
 
     /// Whether somebody wants an event of this kind about this job. Of an application's event the
@@ -360,6 +363,25 @@ fn refused(refusal: Refusal) -> Result<Subscription, SubscribeError> {
     }
 }
 
+/// What is to be logged about subscriptions that had no room for an event.
+#[derive(Debug, Default)]
+#[must_use = "dropped events are to be logged, once no lock is held"]
+pub(crate) struct Overflow {
+    lines: Vec<String>,
+}
+
+impl Overflow {
+    pub(crate) fn log(self) {
+        for line in self.lines {
+            log::error!("{line}");
+        }
+    }
+
+    pub(crate) fn into_lines(self) -> Vec<String> {
+        self.lines
+    }
+}
+
 /// The lanes as a publisher found them, and the first that wants the event.
 struct Wanted {
     lanes: Lanes,
@@ -382,23 +404,26 @@ impl Inner {
         Some(Wanted { lanes, first })
     }
 
-    fn deliver(&self, wanted: Wanted, event: Arc<Event>) {
+    fn deliver(&self, wanted: Wanted, event: Arc<Event>) -> Overflow {
+        let mut overflow = Overflow::default();
         let bit = event.kind().bit();
         let mut last: Option<&Lane> = None;
         for lane in &wanted.lanes[wanted.first..] {
             if lane.wants(bit, &event)
                 && let Some(previous) = last.replace(lane)
             {
-                previous.push(Arc::clone(&event), &*self.clock);
+                let line = previous.push(Arc::clone(&event), &*self.clock);
+                overflow.lines.extend(line);
             }
         }
         // The last one gets the publisher's own reference: one count less to move.
         match last {
-            Some(lane) => lane.push(event, &*self.clock),
+            Some(lane) => overflow.lines.extend(lane.push(event, &*self.clock)),
             None => {
                 let _ = catch(move || drop(event));
             }
         }
+        overflow
     }
 
     /// Ends a subscription, and says whether it was still on. Never waits: what is enqueued is

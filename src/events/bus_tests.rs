@@ -133,7 +133,8 @@ fn an_event_is_made_only_if_somebody_wants_it() {
         bus.publish_with(EventKind::JobStarted, Some(&job.profile), || {
             made = true;
             sample::started(&job, 1)
-        });
+        })
+        .log();
         assert_eq!(made, expected);
         assert_eq!(
             bus.wants(EventKind::JobStarted, Some(&job.profile)),

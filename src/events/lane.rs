@@ -190,16 +190,19 @@ impl Lane {
                 || (self.filter.matches_subject(event.subject()) && self.filter.matches_app(event)))
     }
 
-    /// Enqueues an event, or drops it when too many wait.
-    pub(super) fn push(&self, event: Arc<Event>, clock: &dyn Clock) {
+    /// Enqueues an event, or drops it when too many wait. Answers the line to be logged about what
+    /// was dropped, if one is due.
+    pub(super) fn push(&self, event: Arc<Event>, clock: &dyn Clock) -> Option<String> {
         if !self.admit() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             let _ = catch(move || drop(event));
-            self.report(clock);
-        } else if let Err(returned) = self.hot.queue.send(Some(event)) {
+            return self.report(clock);
+        }
+        if let Err(returned) = self.hot.queue.send(Some(event)) {
             // The consumer has ended; this publisher still had it on an older list.
             let _ = catch(move || drop(returned));
         }
+        None
     }
 
     /// Counts one more event into the queue, unless as many as may wait do.
@@ -256,21 +259,18 @@ impl Lane {
         }
     }
 
-    fn report(&self, clock: &dyn Clock) {
+    fn report(&self, clock: &dyn Clock) -> Option<String> {
         let now = clock.now();
         let total = self.dropped.load(Ordering::Relaxed);
         // Not free: another publisher is about to say it.
         let since = self
             .reports
             .try_lock()
-            .and_then(|mut reports| reports.due(now, total));
-        if let Some(since) = since {
-            log::error!(
-                "{} events wait for subscription {}, its limit: dropped {since} more, {total} in all",
-                self.hot.limit,
-                self.id
-            );
-        }
+            .and_then(|mut reports| reports.due(now, total))?;
+        Some(format!(
+            "{} events wait for subscription {}, its limit: dropped {since} more, {total} in all",
+            self.hot.limit, self.id
+        ))
     }
 }
 

@@ -159,6 +159,14 @@ pub(crate) fn progress(snapshot: &JobSnapshot, text: Option<&str>, percent: Opti
     .into()
 }
 
+pub(crate) fn content(snapshot: &JobSnapshot, chunk: &str, last: bool) -> Event {
+    ContentStream::new(snapshot.clone(), at(), chunk, last, &Metadata::new()).into()
+}
+
+pub(crate) fn workflow_complete(snapshot: &JobSnapshot) -> Event {
+    WorkflowComplete::succeeded(snapshot.clone(), at()).into()
+}
+
 pub(crate) fn notification(snapshot: &JobSnapshot, severity: Severity) -> Notification {
     Notification {
         snapshot: snapshot.clone(),

@@ -5,11 +5,10 @@
 //! 1. The outcome is decided once (`ST-3`): by the first of a cancellation, a timeout, or the job's
 //!    own finish. All three go through `live.decision` under one lock.
 //! 2. A job is settled once (`ST-4`): by whoever takes the settlement token.
-//! 3. Of a job's events nothing follows its terminal one but the workflow's: they are published
-//!    under `told`, which knows whether the terminal event is out.
+//! 3. Of a job's events nothing follows its terminal one but the workflow's; see [`Telling`].
 //! 4. The handle settles last: [`settle`](JobCore::settle) is the end of every path.
 //!
-//! Lock order within a job: `told`, then `live`. The others are taken alone.
+//! Lock order within a job: `telling`, then `live`. The others are taken alone.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -21,9 +20,10 @@ use super::cancellation::Callbacks;
 use super::metadata::{Metadata, MetadataValue};
 use super::snapshot::{JobProfile, JobSnapshot, Moment};
 use super::state::JobState;
+use super::telling::Telling;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
-use crate::events::{Event, EventKind, MessageBus, ModelCall, Subscription};
+use crate::events::{Event, EventKind, MessageBus, ModelCall, Overflow, Subscription};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 #[cfg(nucleo_model)]
@@ -63,7 +63,7 @@ pub(crate) struct JobCore {
     holding: AtomicBool,
     on_cancel: Callbacks,
     on_timeout: Callbacks,
-    told: Mutex<Told>,
+    telling: Arc<Telling>,
     settlement: AtomicBool,
     settled: Mutex<Settled>,
     /// Until the job has settled: a chain of jobs would keep all of its results otherwise, and
@@ -109,12 +109,6 @@ pub(crate) struct Cancellation {
     /// What the event says.
     pub(crate) message: String,
     pub(crate) at: Instant,
-}
-
-#[derive(Default)]
-struct Told {
-    terminal: bool,
-    complete: bool,
 }
 
 #[derive(Default)]
@@ -189,7 +183,7 @@ impl JobCore {
             holding: AtomicBool::new(false),
             on_cancel: Callbacks::default(),
             on_timeout: Callbacks::default(),
-            told: Mutex::default(),
+            telling: Arc::default(),
             settlement: AtomicBool::new(false),
             settled: Mutex::default(),
             pending_dependencies: AtomicUsize::new(new.dependencies.len()),
@@ -576,34 +570,45 @@ impl JobCore {
 
     // What is told of it.
 
+    /// Makes the job known to others through `enter`, and publishes its first event: whoever finds
+    /// the job and ends it tells so after this.
+    pub(crate) fn tell_first(
+        &self,
+        kind: EventKind,
+        enter: impl FnOnce(),
+        make: impl FnOnce(JobSnapshot) -> Event,
+    ) {
+        self.telling.tell(|| {
+            enter();
+            self.publish(kind, make)
+        });
+    }
+
     /// Publishes an event of this job, unless its terminal one is out.
     pub(crate) fn tell(&self, kind: EventKind, make: impl FnOnce(JobSnapshot) -> Event) {
-        let told = self.told.lock();
-        if !told.terminal {
-            self.bus
-                .publish_with(kind, Some(&self.profile), || make(self.snapshot()));
-        }
+        self.telling.tell(|| self.publish(kind, make));
     }
 
     /// Publishes the terminal event, once.
     pub(crate) fn tell_terminal(&self, kind: EventKind, make: impl FnOnce(JobSnapshot) -> Event) {
-        let mut told = self.told.lock();
-        if !std::mem::replace(&mut told.terminal, true) {
-            self.bus
-                .publish_with(kind, Some(&self.profile), || make(self.snapshot()));
-        }
+        self.telling.tell_terminal(|| self.publish(kind, make));
     }
 
     /// Publishes the end of the workflow that this root job stands for, once, after its terminal
     /// event.
     pub(crate) fn tell_complete(&self, make: impl FnOnce(JobSnapshot) -> Event) {
-        let mut told = self.told.lock();
-        if !std::mem::replace(&mut told.complete, true) {
-            self.bus
-                .publish_with(EventKind::WorkflowComplete, Some(&self.profile), || {
-                    make(self.snapshot())
-                });
-        }
+        self.telling
+            .tell_complete(|| self.publish(EventKind::WorkflowComplete, make));
+    }
+
+    /// The order of what is told of this job, for what others tell of it.
+    pub(crate) fn telling(&self) -> &Arc<Telling> {
+        &self.telling
+    }
+
+    fn publish(&self, kind: EventKind, make: impl FnOnce(JobSnapshot) -> Event) -> Overflow {
+        self.bus
+            .publish_with(kind, Some(&self.profile), || make(self.snapshot()))
     }
 
     // How it settles.

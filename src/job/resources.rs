@@ -274,7 +274,7 @@ impl ResourceSet {
                     .with_source(error),
                 );
             }
-            self.return_permits_when_gone(held, false);
+            self.return_permits_when_gone(held);
         }
         self.grant.release();
         let mut failures = failures.into_iter();
@@ -293,11 +293,9 @@ impl ResourceSet {
             Arc::clone(&handles)
         };
         for held in handles.iter() {
-            let mut orphaned = false;
             match held.call(|handle| handle.abort(deadline)) {
                 Ok(Abort::Severed) => {}
                 Ok(Abort::Orphaned) => {
-                    orphaned = true;
                     log::warn!(
                         "a connection of '{}' is orphaned: a call still has it, and its permit \
                          returns when that call ends",
@@ -315,7 +313,7 @@ impl ResourceSet {
                     held.provider.name()
                 );
             }
-            self.return_permits_when_gone(held, orphaned);
+            self.return_permits_when_gone(held);
         }
         self.grant.release();
     }
@@ -353,12 +351,8 @@ impl ResourceSet {
         out
     }
 
-    fn return_permits_when_gone(&self, held: &Held, orphaned: bool) {
+    fn return_permits_when_gone(&self, held: &Held) {
         if let Some(permits) = self.grant.split_off(&held.gates) {
-            if orphaned {
-                // It comes back after the job's terminal event, which nothing of the job follows.
-                permits.tell_no_more();
-            }
             let mark = Arc::new(());
             self.kept
                 .lock()

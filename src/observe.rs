@@ -1,0 +1,28 @@
+//! Observers that ship: a run made readable.
+//!
+//! | observer | for |
+//! |---|---|
+//! | [`EventLogger`] | the log: a line an event, filtered by job type and kind |
+//! | [`StreamingLogObserver`] | a person at a console: one workflow's streamed text and progress |
+//! | [`Trajectory`] | afterwards: the tree of jobs that a workflow ran |
+//! | [`WorkflowObserver`] | your own observer of one workflow: what ends it, and when it is stale |
+//!
+//! Each runs on the thread of its subscription, like every [`Observer`](crate::events::Observer),
+//! so none of them slows a job.
+
+mod event_logger;
+#[cfg(test)]
+mod event_logger_tests;
+mod streaming;
+#[cfg(test)]
+mod streaming_tests;
+mod text;
+mod trajectory;
+#[cfg(test)]
+mod trajectory_tests;
+mod workflow_observer;
+
+pub use event_logger::EventLogger;
+pub use streaming::StreamingLogObserver;
+pub use trajectory::{Trajectory, TrajectoryNode};
+pub use workflow_observer::WorkflowObserver;
