@@ -201,7 +201,7 @@ impl JobRequirements {
         Ok(())
     }
 
-    /// One line for events and logs.
+    /// One line for events and logs; empty when nothing is asked for.
     pub(crate) fn summary(&self) -> String {
         let mut parts = Vec::new();
         parts.extend(
@@ -221,11 +221,7 @@ impl JobRequirements {
         if self.transaction {
             parts.push("transaction".to_owned());
         }
-        if parts.is_empty() {
-            "none".to_owned()
-        } else {
-            parts.join(", ")
-        }
+        parts.join(", ")
     }
 }
 
