@@ -370,3 +370,42 @@ fn an_interrupted_run_ends_in_order_and_keeps_what_was_saved() {
     assert!((1..400).contains(&kept), "{kept}");
     assert_eq!(told["saved"], kept);
 }
+
+#[test]
+fn rust_log_shows_a_run_by_program_by_job_and_by_kind() {
+    let folder = folder_of(&[("ships.md", SHIPS)]);
+    let logged = |rust_log: &str| -> Vec<String> {
+        let output = Command::new(example())
+            .arg(folder.path())
+            .args(["--latency-ms", "0", "--json"])
+            .env("RUST_LOG", rust_log)
+            .output()
+            .unwrap();
+        // The figures stay alone on stdout.
+        assert_eq!(figures(&output)["saved"], 1);
+        stderr(&output)
+            .lines()
+            .filter(|line| line.contains("document_analysis::"))
+            .map(|line| line.split_once("document_analysis::").unwrap().1.to_owned())
+            .collect()
+    };
+    let agent = |line: &String| line.starts_with("jobs::AnalyseDocument::");
+    let all = logged("document_analysis=info");
+    // Three steps a job and the end of three roots: two that fill the database, an agent, its five.
+    assert_eq!(all.len(), 8 * 3 + 3, "{all:#?}");
+    let agents: Vec<_> = all.into_iter().filter(agent).collect();
+    for (line, end) in agents.iter().zip([
+        "[ships.md/SCHEDULED] Job scheduled (priority 0)",
+        "[ships.md/RUNNING] Job started (attempt 1)",
+        "[ships.md/COMPLETED] Job completed successfully (attempt 1)",
+        "[ships.md/COMPLETED] Workflow completed successfully",
+    ]) {
+        assert!(line.ends_with(end), "{line}");
+    }
+    assert_eq!(
+        logged("document_analysis::jobs::AnalyseDocument=info").len(),
+        agents.len()
+    );
+    let ends = logged("document_analysis::jobs::AnalyseDocument::workflow=info");
+    assert_eq!(ends.len(), 1, "{ends:#?}");
+}

@@ -24,6 +24,8 @@ Usage: document_analysis [FOLDER] [OPTIONS]
   --json           print one line of JSON on stdout
   --help           print this
 
+RUST_LOG=document_analysis=info logs how agents and their jobs begin and end.
+
 Exits with 1 when a document failed or a file had to be skipped; what was saved stays.";
 
 /// What was asked for.

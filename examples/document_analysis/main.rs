@@ -22,6 +22,7 @@ use nucleo_runtime::db::sqlite::SqliteProvider;
 use nucleo_runtime::events::{Event, EventFamily, EventFilter};
 use nucleo_runtime::llm::ScriptedClient;
 use nucleo_runtime::models::{ModelBound, ModelSpec};
+use nucleo_runtime::observe::EventLogger;
 use nucleo_runtime::{ErrorKind, JobDispatcher, JobError, Workflow};
 
 use cli::{Options, Request, Source};
@@ -39,7 +40,8 @@ mod store;
 type Failure = Box<dyn Error>;
 
 fn main() -> ExitCode {
-    // The library logs and installs no logger; a program does. RUST_LOG sets what is shown.
+    // The library logs and installs no logger; a program does. RUST_LOG sets what is shown:
+    // `document_analysis=info` how agents and their jobs begin and end.
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn")).init();
     let finished = match cli::parse(std::env::args_os().skip(1)) {
         Ok(Request::Help) => {
@@ -81,6 +83,11 @@ fn run(options: &Options) -> Result<bool, Failure> {
     dispatcher.start()?;
     let tally = Arc::new(Tally::default());
     let counting = dispatcher.subscribe(Tally::filter(), Arc::clone(&tally) as _)?;
+    if std::env::var_os("RUST_LOG").is_some() {
+        dispatcher
+            .subscribe(EventFilter::all(), Arc::new(EventLogger::new()))?
+            .detach();
+    }
 
     let workflow = Workflow::new("example", "document-analysis")?;
     let interrupted = stop_at_ctrl_c(&dispatcher, &workflow)?;
@@ -211,7 +218,8 @@ fn analyse(
         }),
     )?;
     let mut outcomes = Outcomes::default();
-    let mut bar = Bar::new(corpus.documents.len());
+    // One or the other: a log breaks a bar.
+    let mut bar = Bar::new(corpus.documents.len(), !log::log_enabled!(log::Level::Info));
     let mut next = corpus.documents.iter();
     let mut running = HashMap::new();
     loop {

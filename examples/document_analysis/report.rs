@@ -159,11 +159,11 @@ impl Bar {
     /// More often than this nobody sees.
     const EVERY: Duration = Duration::from_millis(50);
 
-    pub(crate) fn new(total: usize) -> Self {
+    pub(crate) fn new(total: usize, wanted: bool) -> Self {
         Self {
             total,
             drawn_at: None,
-            visible: io::stderr().is_terminal(),
+            visible: wanted && io::stderr().is_terminal(),
         }
     }
 

@@ -206,7 +206,7 @@ impl JobRequirements {
         Ok(())
     }
 
-    /// One line for events and logs.
+    /// One line for events and logs; empty when nothing is asked for.
     pub(crate) fn summary(&self) -> String {
         let mut parts = Vec::new();
         parts.extend(
@@ -226,11 +226,7 @@ impl JobRequirements {
         if self.transaction {
             parts.push("transaction".to_owned());
         }
-        if parts.is_empty() {
-            "none".to_owned()
-        } else {
-            parts.join(", ")
-        }
+        parts.join(", ")
     }
 }
 
