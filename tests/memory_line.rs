@@ -106,23 +106,51 @@ impl Gated {
         self.bench.admission().admit(demand, &context).unwrap()
     }
 
-    /// Asks on a thread of its own and returns once that is parked.
+    /// Asks for one of `gate`, and has to wait.
     fn park_on(&mut self, gate: &Arc<CountingGate>) {
         self.bench.quiesce();
-        let (before, number) = (self.parked(), self.contexts.len());
+        let before = self.parked();
+        self.ask(of(gate));
+        assert_eq!(self.parked(), before + 1, "it had to wait");
+    }
+
+    /// Asks on a thread of its own and returns once that is parked or has its answer.
+    fn ask(&mut self, demand: Demand) {
         let context = self.context();
+        let number = self.contexts.len();
         self.contexts.push(context.clone());
         let (bench, sender) = (Arc::clone(&self.bench), self.sender.clone());
-        let demand = of(gate);
         thread::spawn(move || {
             let answer = bench.admission().admit(demand, &context);
             // Nobody listens any more when the test is over.
             let _ = sender.send((number, answer));
         });
-        while self.parked() == before {
+        self.settle();
+    }
+
+    /// Returns once everyone who asked waits or was received.
+    fn settle(&mut self) {
+        loop {
+            for (_, answer) in self.answers.try_iter() {
+                self.running.push_back(answer.unwrap());
+                self.received += 1;
+            }
+            // In this order: who goes from one to the other meanwhile is in neither.
+            let everyone = |line: &Self| line.received + line.parked() == line.contexts.len();
+            if everyone(self) {
+                self.bench.quiesce();
+                if everyone(self) {
+                    return;
+                }
+            }
             thread::yield_now();
         }
-        self.bench.quiesce();
+    }
+
+    /// How many more were granted than `known`.
+    fn granted_since(&mut self, known: usize) -> usize {
+        self.settle();
+        self.received - known
     }
 
     fn park(&mut self, count: usize) {
@@ -619,24 +647,16 @@ fn whatever_memory_does_every_job_is_granted_and_nothing_overdrawn() {
             line.memory.set(400 + roll(570));
         }
         if line.contexts.len() < 150 {
-            let context = line.context();
-            line.contexts.push(context.clone());
-            let (bench, sender) = (Arc::clone(&line.bench), line.sender.clone());
-            let (number, demand) = (line.contexts.len(), of(&line.db));
-            thread::spawn(move || {
-                let _ = sender.send((number, bench.admission().admit(demand, &context)));
-            });
+            line.ask(of(&line.db));
         }
         line.advance(20 + roll(201));
-        for (_, answer) in line.answers.try_iter() {
-            line.running.push_back(answer.unwrap());
-            granted += 1;
-        }
+        granted += line.granted_since(granted);
         assert!(line.db.in_use() <= 8);
         if roll(3) == 0
             && let Some(grant) = line.running.pop_front()
         {
             grant.release();
+            line.bench.quiesce();
         }
     }
     line.running.clear();
@@ -797,17 +817,15 @@ fn a_source_that_panics_or_knows_no_memory_is_one_that_fails() {
 fn fan_out(memory: &ScriptedMemory, line: &mut Gated) -> u64 {
     const TAKES: u64 = 20;
     let at_work = gate("at work", 500);
-    let (mut used, mut peak, mut finished, mut ticks) = (0, 0, 0, 0_u64);
+    let (mut used, mut peak, mut started, mut finished, mut ticks) = (0, 0, 0, 0, 0_u64);
     let mut ends: VecDeque<u64> = VecDeque::new();
     memory.set(0);
     while finished < 500 {
         assert!(ticks < 10_000, "{finished} of 500 finished");
         let mut settle = |line: &mut Gated, ends: &mut VecDeque<u64>, used: &mut u64| {
-            let left = line.contexts.len() - line.parked();
-            while line.received < left {
-                let (_, answer) = line.answers.recv().unwrap();
-                line.running.push_back(answer.unwrap());
-                line.received += 1;
+            let known = started;
+            started += line.granted_since(known);
+            for _ in known..started {
                 ends.push_back(ticks + 150);
                 *used += TAKES;
                 peak = peak.max(*used);
@@ -823,17 +841,7 @@ fn fan_out(memory: &ScriptedMemory, line: &mut Gated) -> u64 {
             settle(line, &mut ends, &mut used);
         }
         if line.contexts.len() < 500 {
-            let before = line.parked();
-            let context = line.context();
-            line.contexts.push(context.clone());
-            let (bench, sender) = (Arc::clone(&line.bench), line.sender.clone());
-            let (number, demand) = (line.contexts.len(), of(&at_work));
-            let asking = thread::spawn(move || {
-                let _ = sender.send((number, bench.admission().admit(demand, &context)));
-            });
-            while line.parked() == before && !asking.is_finished() {
-                thread::yield_now();
-            }
+            line.ask(of(&at_work));
             settle(line, &mut ends, &mut used);
         }
         line.advance(10);
