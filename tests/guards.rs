@@ -99,6 +99,7 @@ impl JobInput for Order {
     }
 }
 
+type Work = dyn FnMut(&JobContext) -> Result<String, JobError> + Send;
 type Judgment = Arc<dyn Fn(&Gate<'_>) -> Result<(), JobError> + Send + Sync>;
 
 /// Judges orders, and what texts come out, by a closure; counts that it ran.
@@ -194,7 +195,7 @@ struct GatedTool {
     guards: Guards,
     input: Option<Arc<Order>>,
     requirements: Box<dyn Fn() -> JobRequirements + Send>,
-    work: Box<dyn FnMut(&JobContext) -> Result<String, JobError> + Send>,
+    work: Box<Work>,
     ran: Arc<AtomicUsize>,
 }
 
@@ -1057,7 +1058,7 @@ fn an_orchestrator_is_guarded_as_a_leaf_is() {
 #[test]
 fn a_thousand_guarded_flows_of_two_tenants_never_meet() {
     let (dispatcher, _) = started();
-    let seen: Arc<Mutex<Vec<(String, Vec<String>)>>> = Arc::default();
+    let seen = Arc::new(Mutex::new(Vec::<(String, Vec<String>)>::new()));
     let handles: Vec<_> = (0..1_000)
         .map(|n| {
             let tenant = if n % 2 == 0 { "acme" } else { "globex" };
