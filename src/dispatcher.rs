@@ -11,6 +11,7 @@ mod delayed;
 mod door;
 mod entry;
 pub mod governor;
+mod guarding;
 mod inner;
 mod limiters;
 mod orchestrator;
@@ -42,8 +43,8 @@ use crate::events::{
     Event, EventFilter, MessageBus, Observer, SchedulerEvent, SchedulerStarted, SubscribeError,
     Subscription,
 };
-use crate::job::JobHandle;
 use crate::job::core::Supervisor;
+use crate::job::{JobHandle, current};
 use crate::threads::Threads;
 
 pub use builder::{BuildError, JobDispatcherBuilder};
@@ -191,7 +192,7 @@ impl JobDispatcher {
     }
 
     /// Submits a root job once `delay` has passed. It costs no thread until then; what the job says
-    /// of itself is asked then.
+    /// of itself is asked then, and judged under what the caller is bound to now.
     ///
     /// # Errors
     /// When the dispatcher does not take submissions.
@@ -205,7 +206,10 @@ impl JobDispatcher {
         inner.accepts(true)?;
         let clock = Arc::clone(inner.clock());
         let (submission, handle) = delayed::delayed(clock, parent.into(), job);
-        inner.arm_delayed(delay, submission);
+        match door::judge_caller(current::current().as_ref()) {
+            Ok(()) => inner.arm_delayed(delay, submission),
+            Err(refusal) => submission.refuse(refusal),
+        }
         Ok(handle)
     }
 

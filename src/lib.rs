@@ -127,6 +127,7 @@ pub mod db;
 mod dispatcher;
 mod error;
 pub mod events;
+pub mod guard;
 mod job;
 pub mod llm;
 #[cfg(all(test, nucleo_model))]

@@ -1,5 +1,6 @@
 //! A job's own value with its types erased, as its thread drives it.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use crate::error::JobError;
@@ -19,6 +20,8 @@ pub(super) trait Body: Send {
     ) -> Result<(), JobError>;
 
     fn execute(&mut self, resources: &JobResources, context: &OrchestratorContext) -> Outcome;
+
+    fn output_text(&self, output: &Arc<dyn Any + Send + Sync>) -> Option<String>;
 
     fn post_execute(&mut self, outcome: &Outcome, context: &JobContext);
 }
@@ -44,6 +47,10 @@ impl<J: Job> Body for LeafBody<J> {
         Ok(Arc::new(output))
     }
 
+    fn output_text(&self, output: &Arc<dyn Any + Send + Sync>) -> Option<String> {
+        self.0.output_text(output.downcast_ref()?)
+    }
+
     fn post_execute(&mut self, outcome: &Outcome, context: &JobContext) {
         self.0.post_execute(typed(outcome), context);
     }
@@ -62,6 +69,10 @@ impl<D: Doer> Body for OrchestratorBody<D> {
 
     fn execute(&mut self, _: &JobResources, context: &OrchestratorContext) -> Outcome {
         Ok(Arc::new(self.0.execute(context)?))
+    }
+
+    fn output_text(&self, output: &Arc<dyn Any + Send + Sync>) -> Option<String> {
+        self.0.output_text(output.downcast_ref()?)
     }
 
     fn post_execute(&mut self, outcome: &Outcome, context: &JobContext) {

@@ -14,7 +14,7 @@ use super::submission::{SubmissionTerms, Submit};
 use crate::admission::refuse_reentry;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
-use crate::job::{JobHandle, Metadata, current};
+use crate::job::{JobHandle, current};
 use crate::sync::Mutex;
 use crate::unwind::{contain, discard};
 
@@ -111,7 +111,8 @@ pub(super) trait DueSubmission: Send {
 }
 
 struct Delayed<S: Submit<K>, K> {
-    parent: Parent,
+    /// As they were when it was asked for: the guard of whoever did is among them.
+    terms: Option<SubmissionTerms>,
     /// Until it is submitted.
     job: Option<S>,
     shared: Arc<Shared<S::Output>>,
@@ -146,7 +147,7 @@ where
         shared: Arc::clone(&shared),
     };
     let submission: Delayed<S, K> = Delayed {
-        parent,
+        terms: Some(SubmissionTerms::new(parent)),
         job: Some(job),
         shared,
     };
@@ -156,11 +157,8 @@ where
 impl<S: Submit<K>, K> DueSubmission for Delayed<S, K> {
     fn submit(mut self: Box<Self>, inner: &Arc<Inner>) {
         let Some(job) = self.job.take() else { return };
-        let terms = SubmissionTerms {
-            parent: self.parent.clone(),
-            dependencies: Vec::new(),
-            metadata: Metadata::new(),
-            in_step: false,
+        let Some(terms) = self.terms.take() else {
+            return;
         };
         // On a thread of the runtime, and a job that is refused is dropped in there.
         let submitted = contain("job", || door::submit(inner, terms, move || job.prepare()))

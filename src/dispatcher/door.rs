@@ -13,13 +13,14 @@ use super::submission::{Prepared, SubmissionTerms};
 use crate::admission::refuse_reentry;
 use crate::error::JobError;
 use crate::events::{Event, EventKind, JobScheduled, LifecycleEvent};
+use crate::guard::{Protection, ScopeGuard};
 use crate::job::core::{JobCore, NewJob, Supervisor, Terms};
 use crate::job::current::{self, Current};
 use crate::job::description::Description;
 use crate::job::identity::{JobIds, simple_name};
 use crate::job::snapshot::JobProfile;
 use crate::job::{JobContext, JobHandle, JobRequirements, JobType, Metadata, Workflow};
-use crate::unwind::discard;
+use crate::unwind::{contain_result, discard};
 
 /// Under what a job is submitted: a workflow, which makes it a root job, or a running orchestrator.
 #[derive(Clone)]
@@ -117,12 +118,40 @@ pub(super) fn submit(
     refuse_reentry("submit").map_err(|_| SubmitError::InsideAccount)?;
     let caller = current::current();
     inner.accepts(matches!(terms.parent.kind, Kind::Workflow(_)))?;
+    take(inner, terms, caller.as_ref(), prepare(), judge_authority).map(|taken| taken.job)
+}
+
+/// Takes the job of a guard: the runtime submits it for the job that it gates, which need not be an
+/// orchestrator. Every other wall stands.
+pub(super) fn submit_guard(
+    inner: &Arc<Inner>,
+    terms: SubmissionTerms,
+    prepared: Prepared,
+) -> Result<Taken, SubmitError> {
+    inner.accepts(false)?;
+    let caller = current::current();
+    take(inner, terms, caller.as_ref(), prepared, |_, _| Ok(()))
+}
+
+/// A job that was taken, and why it was born failed if it was.
+pub(super) struct Taken {
+    pub(super) job: Arc<JobCore>,
+    pub(super) refusal: Option<JobError>,
+}
+
+fn take(
+    inner: &Arc<Inner>,
+    terms: SubmissionTerms,
+    caller: Option<&Current>,
+    prepared: Prepared,
+    judge_authority: impl FnOnce(&Parent, Option<&Current>) -> Result<(), JobError>,
+) -> Result<Taken, SubmitError> {
     let Prepared {
         orchestrator,
         description,
         requirements,
         body,
-    } = prepare();
+    } = prepared;
 
     let unknown = |error: &JobError| (Some(error.clone()), unnamed());
     let (description_failed, description) = match description {
@@ -134,29 +163,48 @@ pub(super) fn submit(
         Err(error) => (Some(error), (JobRequirements::none(), String::new())),
     };
 
+    let mut description = description;
+    let protection = std::mem::take(&mut description.protection);
+    let caller_type = caller
+        .map(|caller| caller.job.profile().type_path)
+        .or(terms.begun_by);
+    let (out_of_scope, guard) = match compose_guard(&terms, caller, &protection) {
+        Ok(guard) => (None, guard),
+        Err(error) => (Some(error), ScopeGuard::default()),
+    };
     let job = new_job(
         inner,
         &terms,
-        &caller,
-        orchestrator,
+        caller_type,
+        Terms {
+            orchestrator,
+            timeout: description.timeout,
+            upstream_retries: description.upstream_retries,
+            tolerates_dependency_failures: requirements.tolerates_dependency_failures,
+            guard,
+        },
         description,
-        &requirements,
     );
     refuse_cycle(&job, &terms.parent)?;
     let refusal = description_failed
         .or(requirements_failed)
-        .or_else(|| judge_authority(&terms.parent, caller.as_ref()).err())
+        .or_else(|| judge_authority(&terms.parent, caller).err())
+        .or(out_of_scope)
         .or_else(|| judge_terms(&job, &requirements, &summary).err());
     if let Some(refusal) = refusal {
         discard(body);
         discard(requirements);
-        settle::born_failed(inner, &job, refusal);
-        return Ok(job);
+        drop(protection);
+        settle::born_failed(inner, &job, refusal.clone());
+        return Ok(Taken {
+            job,
+            refusal: Some(refusal),
+        });
     }
 
     let run_at_once = requirements.run_at_once;
     discard(requirements);
-    let entry = Entry::new(Arc::clone(&job), body, run_at_once);
+    let entry = Entry::new(Arc::clone(&job), body, run_at_once, protection, caller_type);
     job.schedule();
     let at = inner.clock().wall();
     job.tell_first(
@@ -173,7 +221,35 @@ pub(super) fn submit(
         },
     );
     await_dependencies(inner, &entry);
-    Ok(job)
+    Ok(Taken { job, refusal: None })
+}
+
+/// DOOR-3: the child's scope and what its input names must lie within what its callers are bound to:
+/// the job whose thread this is, the one that began the submission, and the parent. Answers what the
+/// child is bound to from here on.
+fn compose_guard(
+    terms: &SubmissionTerms,
+    caller: Option<&Current>,
+    protection: &Protection,
+) -> Result<ScopeGuard, JobError> {
+    // All of it asks the user's scopes.
+    contain_result("scope", || {
+        let mut under = terms.begun_under.clone();
+        if let Some(caller) = caller {
+            under = under.merge(&caller.job.terms().guard);
+        }
+        if let Kind::Job(parent) = &terms.parent.kind {
+            under = under.merge(&parent.terms().guard);
+        }
+        let own = || protection.scope.iter().chain(&terms.bound_to);
+        for scope in own() {
+            under.judge(scope)?;
+        }
+        if let Some(claim) = protection.input.as_ref().and_then(|input| input.claim()) {
+            under.judge(&claim)?;
+        }
+        Ok(under.with(own().cloned()))
+    })
 }
 
 /// Routes the job now, or has the last of its dependencies do it.
@@ -209,16 +285,16 @@ fn unnamed() -> Description {
         priority: 0,
         upstream_retries: 0,
         timeout: None,
+        protection: Protection::default(),
     }
 }
 
 fn new_job(
     inner: &Arc<Inner>,
     terms: &SubmissionTerms,
-    caller: &Option<Current>,
-    orchestrator: bool,
+    caller_type: Option<&'static str>,
+    agreed: Terms,
     description: Description,
-    requirements: &JobRequirements,
 ) -> Arc<JobCore> {
     let type_name = simple_name(description.type_path);
     let prefix = description.id_prefix.as_deref().unwrap_or(type_name);
@@ -227,8 +303,8 @@ fn new_job(
         Kind::Job(parent) => parent.profile().ids.of_child(prefix),
     };
     let mut metadata: Metadata = terms.metadata.clone();
-    if let Some(caller) = caller {
-        metadata.insert(Metadata::CALLER_CLASS, caller.job.profile().type_path);
+    if let Some(caller) = caller_type {
+        metadata.insert(Metadata::CALLER_CLASS, caller);
     }
     if terms.in_step
         && let Kind::Job(parent) = &terms.parent.kind
@@ -249,12 +325,7 @@ fn new_job(
             priority: description.priority,
             submitted_at: inner.clock().wall(),
         },
-        terms: Terms {
-            orchestrator,
-            timeout: description.timeout,
-            upstream_retries: description.upstream_retries,
-            tolerates_dependency_failures: requirements.tolerates_dependency_failures,
-        },
+        terms: agreed,
         metadata,
         parent: match &terms.parent.kind {
             Kind::Workflow(_) => None,
@@ -267,8 +338,8 @@ fn new_job(
     })
 }
 
-/// DOOR-1 and DOOR-2: who submits, and under whom.
-fn judge_authority(parent: &Parent, caller: Option<&Current>) -> Result<(), JobError> {
+/// DOOR-1: from inside a job only an orchestrator submits.
+pub(super) fn judge_caller(caller: Option<&Current>) -> Result<(), JobError> {
     if let Some(caller) = caller
         && !caller.job.terms().orchestrator
     {
@@ -282,6 +353,12 @@ fn judge_authority(parent: &Parent, caller: Option<&Current>) -> Result<(), JobE
             ),
         ));
     }
+    Ok(())
+}
+
+/// DOOR-1 and DOOR-2: who submits, and under whom.
+fn judge_authority(parent: &Parent, caller: Option<&Current>) -> Result<(), JobError> {
+    judge_caller(caller)?;
     let Kind::Job(parent) = &parent.kind else {
         return Ok(());
     };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::body::Body;
 use super::routing::Place;
+use crate::guard::Protection;
 use crate::job::JobType;
 use crate::job::core::{JobCore, Outcome};
 use crate::job::resources::ResourceSet;
@@ -15,6 +16,9 @@ use crate::unwind::discard;
 pub(super) struct Entry {
     job: Arc<JobCore>,
     run_at_once: bool,
+    protection: Protection,
+    /// The path of the type of the job that submitted it.
+    caller: Option<&'static str>,
     /// The job's own value. Whoever takes it decides what becomes of the job: its thread runs it,
     /// a cancellation of a queued job settles it.
     body: Mutex<Option<Box<dyn Body>>>,
@@ -27,10 +31,18 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(job: Arc<JobCore>, body: Box<dyn Body>, run_at_once: bool) -> Arc<Self> {
+    pub(super) fn new(
+        job: Arc<JobCore>,
+        body: Box<dyn Body>,
+        run_at_once: bool,
+        protection: Protection,
+        caller: Option<&'static str>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             job,
             run_at_once,
+            protection,
+            caller,
             body: Mutex::new(Some(body)),
             place: Mutex::new(None),
             attempt: Mutex::new(None),
@@ -48,8 +60,19 @@ impl Entry {
         self.run_at_once
     }
 
+    /// What the job said of its protection when it was submitted.
+    pub(super) fn protection(&self) -> &Protection {
+        &self.protection
+    }
+
+    pub(super) fn caller(&self) -> Option<&'static str> {
+        self.caller
+    }
+
+    /// Whether it is a guard, or a judge that one spawned: somebody who got a thread waits for it.
     pub(super) fn is_guard(&self) -> bool {
-        self.job.profile().job_type == JobType::Guardrail
+        let is_guard = |job: &JobCore| job.profile().job_type == JobType::Guardrail;
+        is_guard(&self.job) || self.job.parent().is_some_and(|parent| is_guard(&parent))
     }
 
     pub(super) fn take_body(&self) -> Option<Box<dyn Body>> {

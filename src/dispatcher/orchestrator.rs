@@ -37,6 +37,12 @@ pub trait Doer: Send + 'static {
     /// An error fails the orchestrator; its children run on.
     fn execute(&mut self, context: &OrchestratorContext) -> Result<Self::Output, JobError>;
 
+    /// The text of an output, for guards that judge texts: they refuse an output without one. None
+    /// unless the job says otherwise; the text itself for an output that is one.
+    fn output_text(&self, output: &Self::Output) -> Option<String> {
+        crate::guard::built_in_text(output)
+    }
+
     /// Runs once, before the end is told, whatever the outcome. It has 30 seconds; then the job
     /// ends without it.
     fn post_execute(&mut self, outcome: Result<&Self::Output, &JobError>, context: &JobContext) {
@@ -55,6 +61,10 @@ impl<D: Doer + ?Sized> Doer for Box<D> {
 
     fn execute(&mut self, context: &OrchestratorContext) -> Result<Self::Output, JobError> {
         (**self).execute(context)
+    }
+
+    fn output_text(&self, output: &Self::Output) -> Option<String> {
+        (**self).output_text(output)
     }
 
     fn post_execute(&mut self, outcome: Result<&Self::Output, &JobError>, context: &JobContext) {

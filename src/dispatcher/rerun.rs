@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use super::body::Body;
 use super::entry::Entry;
 use super::inner::Inner;
-use super::{attempt, settle};
+use super::{attempt, guarding, settle};
 use crate::error::{JobError, RetrySignal, TruncationSignal};
 use crate::events::{
     Event, EventKind, OutputTruncationRetry, RateLimitRetry, ResponseCorrectionRetry, RetryEvent,
     ThrottleKind, TransientRetry,
 };
+use crate::job::JobSnapshot;
 use crate::job::core::{JobCore, Outcome, WaitingFor};
-use crate::job::{JobSnapshot, Metadata};
 
 /// How often a reply may be corrected before the runtime gives up on a job that does not (RR-4).
 const MAX_CORRECTIONS: u32 = 4;
@@ -28,8 +28,7 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -
         return Err(interruption);
     }
     refuse_failed_dependencies(job)?;
-    // Counted even when there are none: that nothing guarded the job is a fact too.
-    job.note(Metadata::GUARDS_INPUT, 0);
+    guarding::judge_input(inner, entry)?;
 
     let mut counters = Counters::default();
     let mut attempt = 1;

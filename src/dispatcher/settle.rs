@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::body::Body;
 use super::entry::Entry;
+use super::guarding;
 use super::inner::{Alarm, Inner};
 use crate::error::{ErrorKind, JobError};
 use crate::events::{
@@ -22,7 +23,7 @@ use crate::job::{JobContext, JobState};
 use crate::unwind::{contain, discard};
 
 /// What the hooks after the work may take together (ATT-9).
-const HOOK_BUDGET: Duration = Duration::from_secs(30);
+pub(super) const HOOK_BUDGET: Duration = Duration::from_secs(30);
 
 /// The end of a job's own thread: the hooks, within their budget, then the settlement.
 pub(super) fn finish(
@@ -34,14 +35,22 @@ pub(super) fn finish(
     let job = entry.job();
     let outcome = final_outcome(job, outcome);
     if entry.is_abandoned() {
-        // Settled long ago, by the reaper: no hook of an abandoned job runs.
-        discard(body);
-        discard(outcome);
-        job.let_go();
+        leave(entry, body, outcome);
         return;
     }
-    entry.set_pending(outcome.clone());
+    // What the job settles with should its end take too long; never an output that was not judged.
+    entry.set_pending(match &outcome {
+        Ok(_) if guarding::judges_output(entry) => Err(guarding::not_in_time()),
+        outcome => outcome.clone(),
+    });
+    let deadline = inner.clock().now().checked_add(HOOK_BUDGET);
     let alarm = inner.arm_in(HOOK_BUDGET, Alarm::Hooks(Arc::clone(entry)));
+    let outcome = guarding::judge_output(inner, entry, &*body, outcome, deadline);
+    entry.set_pending(outcome.clone());
+    if entry.is_abandoned() {
+        leave(entry, body, outcome);
+        return;
+    }
     let context = JobContext::new(Arc::clone(job));
     if let Err(error) = contain("post_execute", || body.post_execute(&outcome, &context)) {
         log::error!("{}: {error}", job.id());
@@ -52,6 +61,13 @@ pub(super) fn finish(
     }
     settle(inner, entry, outcome);
     job.let_go();
+}
+
+/// Settled long ago, by the reaper: no hook of an abandoned job runs.
+fn leave(entry: &Entry, body: Box<dyn Body>, outcome: Outcome) {
+    discard(body);
+    discard(outcome);
+    entry.job().let_go();
 }
 
 /// A job that was told to stop before its own work was done ends with that, whatever it answered.

@@ -9,9 +9,10 @@ use super::door::{self, Parent, SubmitError};
 use super::inner::Inner;
 use super::orchestrator::Doer;
 use crate::error::JobError;
+use crate::guard::{Protection, Scope, ScopeGuard};
 use crate::job::core::JobCore;
 use crate::job::description::Description;
-use crate::job::{Job, JobHandle, JobRequirements, Metadata, MetadataValue};
+use crate::job::{Job, JobHandle, JobRequirements, Metadata, MetadataValue, current};
 use crate::unwind::contain;
 
 /// Marks a [`Job`].
@@ -68,6 +69,7 @@ macro_rules! describe {
             priority: $job.priority(),
             timeout: $timeout,
             upstream_retries: $retries,
+            protection: Protection::new($job.input(), $job.scope(), $job.guards()),
         })
     };
 }
@@ -105,7 +107,7 @@ impl<D: Doer> Submit<Orchestrator> for D {
     }
 }
 
-fn summarized(requirements: JobRequirements) -> (JobRequirements, String) {
+pub(super) fn summarized(requirements: JobRequirements) -> (JobRequirements, String) {
     let summary = requirements.summary();
     (requirements, summary)
 }
@@ -125,6 +127,29 @@ pub(super) struct SubmissionTerms {
     pub(super) dependencies: Vec<Arc<JobCore>>,
     pub(super) metadata: Metadata,
     pub(super) in_step: bool,
+    /// What the submission binds its job to, besides what the job says.
+    pub(super) bound_to: Vec<Arc<dyn Scope>>,
+    /// What the thread was bound to that began the submission, and the type of the job that it ran:
+    /// whoever makes it, now or later, it is that job's (SCP-3).
+    pub(super) begun_under: ScopeGuard,
+    pub(super) begun_by: Option<&'static str>,
+}
+
+impl SubmissionTerms {
+    pub(super) fn new(parent: Parent) -> Self {
+        let caller = current::current();
+        Self {
+            parent,
+            dependencies: Vec::new(),
+            metadata: Metadata::new(),
+            in_step: false,
+            bound_to: Vec::new(),
+            begun_by: caller.as_ref().map(|by| by.job.profile().type_path),
+            begun_under: caller.map_or_else(ScopeGuard::default, |caller| {
+                caller.job.terms().guard.clone()
+            }),
+        }
+    }
 }
 
 impl<S: Submit<K>, K> Submission<S, K> {
@@ -132,12 +157,7 @@ impl<S: Submit<K>, K> Submission<S, K> {
         Self {
             inner,
             job,
-            terms: SubmissionTerms {
-                parent,
-                dependencies: Vec::new(),
-                metadata: Metadata::new(),
-                in_step: false,
-            },
+            terms: SubmissionTerms::new(parent),
             kind: PhantomData,
         }
     }
@@ -167,6 +187,12 @@ impl<S: Submit<K>, K> Submission<S, K> {
     /// changes nothing.
     pub fn in_current_step(mut self) -> Self {
         self.terms.in_step = true;
+        self
+    }
+
+    /// Binds the job to a scope, as if it had said so itself. May be called several times.
+    pub fn bound_to(mut self, scope: Arc<dyn Scope>) -> Self {
+        self.terms.bound_to.push(scope);
         self
     }
 

@@ -17,6 +17,7 @@ use crate::events::{
     AppEvent, AppEventEnvelope, Event, EventKind, JobProgress, MessageBus, Notification,
     ProgressEvent, Severity,
 };
+use crate::guard::ScopeGuard;
 use crate::unwind::discard;
 
 /// A job, seen from inside. A clone is the same job.
@@ -61,6 +62,7 @@ impl JobContext {
                 timeout,
                 upstream_retries: 0,
                 tolerates_dependency_failures: false,
+                guard: ScopeGuard::default(),
             },
             metadata: Metadata::new(),
             parent: None,
@@ -102,6 +104,12 @@ impl JobContext {
     #[must_use]
     pub fn user(&self) -> &str {
         &self.job.profile().ids.user
+    }
+
+    /// What the job is bound to: its caller's scopes and its own, sealed when it was submitted.
+    #[must_use]
+    pub fn scope_guard(&self) -> &ScopeGuard {
+        &self.job.terms().guard
     }
 
     /// What the job is now.

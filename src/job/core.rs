@@ -24,6 +24,7 @@ use super::telling::Telling;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{Event, EventKind, MessageBus, ModelCall, Overflow, Subscription};
+use crate::guard::ScopeGuard;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 #[cfg(nucleo_model)]
@@ -82,6 +83,8 @@ pub(crate) struct Terms {
     pub(crate) timeout: Option<Duration>,
     pub(crate) upstream_retries: u32,
     pub(crate) tolerates_dependency_failures: bool,
+    /// What the job is bound to: its caller's guard and its own scope, sealed here (SCP-3).
+    pub(crate) guard: ScopeGuard,
 }
 
 struct Live {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::identity::JobType;
+use crate::guard::Protection;
 
 /// The timeout of a job that does not set one (ID-3).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
@@ -10,7 +11,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 pub const DEFAULT_UPSTREAM_RETRIES: u32 = 3;
 
 /// The answers, together.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Description {
     pub(crate) type_path: &'static str,
     pub(crate) id_prefix: Option<String>,
@@ -22,6 +23,7 @@ pub(crate) struct Description {
     pub(crate) priority: i32,
     pub(crate) upstream_retries: u32,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) protection: Protection,
 }
 
 /// The descriptive methods that jobs and doers have in common, each with its default.
@@ -67,6 +69,23 @@ macro_rules! descriptive_methods {
         fn priority(&self) -> i32 {
             0
         }
+
+        /// What the job was asked to do, for guards and scopes to judge; work from the same value.
+        /// None unless the job says otherwise.
+        fn input(&self) -> Option<std::sync::Arc<dyn $crate::guard::JobInput>> {
+            None
+        }
+
+        /// What the job is bound to. The flow that it runs in judges it; what it submits is bound
+        /// to both. None unless the job says otherwise.
+        fn scope(&self) -> Option<std::sync::Arc<dyn $crate::guard::Scope>> {
+            None
+        }
+
+        /// Who judges the job's input, output and callers. Nobody unless the job says otherwise.
+        fn guards(&self) -> $crate::guard::Guards {
+            $crate::guard::Guards::none()
+        }
     };
 }
 
@@ -96,6 +115,15 @@ macro_rules! forward_descriptive_methods {
         }
         fn priority(&self) -> i32 {
             (**self).priority()
+        }
+        fn input(&self) -> Option<std::sync::Arc<dyn $crate::guard::JobInput>> {
+            (**self).input()
+        }
+        fn scope(&self) -> Option<std::sync::Arc<dyn $crate::guard::Scope>> {
+            (**self).scope()
+        }
+        fn guards(&self) -> $crate::guard::Guards {
+            (**self).guards()
         }
     };
 }

@@ -67,6 +67,12 @@ pub trait Job: Send + 'static {
         context: &JobContext,
     ) -> Result<Self::Output, JobError>;
 
+    /// The text of an output, for guards that judge texts: they refuse an output without one. None
+    /// unless the job says otherwise; the text itself for an output that is one.
+    fn output_text(&self, output: &Self::Output) -> Option<String> {
+        crate::guard::built_in_text(output)
+    }
+
     /// Runs once, after the resources are back and before the end is told, whatever the outcome.
     /// It has 30 seconds; then the job ends without it.
     fn post_execute(&mut self, outcome: Result<&Self::Output, &JobError>, context: &JobContext) {
@@ -105,6 +111,10 @@ impl<J: Job + ?Sized> Job for Box<J> {
         context: &JobContext,
     ) -> Result<Self::Output, JobError> {
         (**self).execute(resources, context)
+    }
+
+    fn output_text(&self, output: &Self::Output) -> Option<String> {
+        (**self).output_text(output)
     }
 
     fn post_execute(&mut self, outcome: Result<&Self::Output, &JobError>, context: &JobContext) {

@@ -103,6 +103,16 @@ impl Metadata {
     pub const ADMISSION_WAIT: &'static str = "admission_wait_ms";
     /// How many input-side guards judged the job (GRD-4).
     pub const GUARDS_INPUT: &'static str = "obs.guards_input";
+    /// How many guards judged the job's output (GRD-4).
+    pub const GUARDS_OUTPUT: &'static str = "obs.guards_output";
+    /// On a guard's job: the text of what it judges (GRD-3).
+    pub const GUARD_TARGET: &'static str = "obs.input";
+    /// On a guard's job: `PASS` or `FAIL`, once it has judged (GRD-3).
+    pub const GUARD_VERDICT: &'static str = "obs.output";
+    /// On a guard's job: the id of the job that it gates (GRD-3).
+    pub const GATES_JOB: &'static str = "obs.gates_job_id";
+    /// On a guard's job: where it stands (GRD-3).
+    pub const GATES_PHASE: &'static str = "obs.gates_phase";
 
     /// No facts.
     #[must_use]

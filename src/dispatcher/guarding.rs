@@ -1,0 +1,290 @@
+//! Where guards run (`GRD-3` to `GRD-5`, `SCP-5`).
+//!
+//! # Invariants
+//!
+//! 1. Whatever does not end in a pass fails the gated job: a refusal, an error, a panic, a timeout,
+//!    a guard that the door turns away, the end of the dispatcher. Nothing runs, and nothing is
+//!    delivered, unjudged.
+//! 2. The gated job waits for its guards on its own thread and holds nothing: the input side comes
+//!    before the first attempt, the output side after the last has given everything back.
+//! 3. A guard's job is submitted by the runtime, under the guard that its gated job is bound to.
+//!    It crosses the same walls as any other, but that nobody has to be an orchestrator for it.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::body::Body;
+use super::door::{self, Parent, SubmitError, Taken};
+use super::entry::Entry;
+use super::inner::Inner;
+use super::orchestrator::OrchestratorContext;
+use super::settle;
+use super::submission::{Prepared, SubmissionTerms, summarized};
+use crate::error::JobError;
+use crate::guard::{
+    AdmissionRequest, Attached, Content, Gate, GuardPhase, Guards, Protection, Subject,
+};
+use crate::job::core::{JobCore, Outcome};
+use crate::job::description::Description;
+use crate::job::{
+    DEFAULT_UPSTREAM_RETRIES, JobContext, JobHandle, JobRequirements, JobResources, JobSnapshot,
+    JobType, Metadata, MetadataValue,
+};
+use crate::unwind::{contain, contain_result, discard};
+
+const INPUT_SIDE: [GuardPhase; 3] = [
+    GuardPhase::Admission,
+    GuardPhase::ContentInput,
+    GuardPhase::Auth,
+];
+const OUTPUT_SIDE: [GuardPhase; 1] = [GuardPhase::ContentOutput];
+
+/// Judges who asks for the job and with what, before it holds anything.
+pub(super) fn judge_input(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<(), JobError> {
+    let protection = entry.protection();
+    // Counted even when there are none: that nothing guarded the job is a fact too.
+    entry.job().note(Metadata::GUARDS_INPUT, 0);
+    if !protection.guards.has(&INPUT_SIDE) {
+        return Ok(());
+    }
+    let content = match &protection.input {
+        Some(input) => Some(contain("input", || Content::input(Arc::clone(input)))?),
+        None => None,
+    };
+    let round = Round {
+        inner,
+        entry,
+        subject: subject(entry, content),
+        counted: Metadata::GUARDS_INPUT,
+        deadline: None,
+    };
+    round.judge(&protection.guards, &INPUT_SIDE)
+}
+
+/// Whether an output has to be judged before it is delivered.
+pub(super) fn judges_output(entry: &Entry) -> bool {
+    entry.protection().guards.has(&OUTPUT_SIDE)
+}
+
+/// What the job delivers: its output when every guard lets it pass until `deadline`.
+pub(super) fn judge_output(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    body: &dyn Body,
+    outcome: Outcome,
+    deadline: Option<Instant>,
+) -> Outcome {
+    let output = outcome?;
+    entry.job().note(Metadata::GUARDS_OUTPUT, 0);
+    if !judges_output(entry) {
+        return Ok(output);
+    }
+    match judge_value(inner, entry, body, &output, deadline) {
+        Ok(()) => Ok(output),
+        Err(refusal) => {
+            discard(output);
+            Err(refusal)
+        }
+    }
+}
+
+fn judge_value(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    body: &dyn Body,
+    output: &Arc<dyn Any + Send + Sync>,
+    deadline: Option<Instant>,
+) -> Result<(), JobError> {
+    let text = contain("output_text", || body.output_text(output))?;
+    let content = Content::output(Arc::clone(output), text);
+    let round = Round {
+        inner,
+        entry,
+        subject: subject(entry, Some(content)),
+        counted: Metadata::GUARDS_OUTPUT,
+        deadline,
+    };
+    round.judge(&entry.protection().guards, &OUTPUT_SIDE)
+}
+
+fn subject(entry: &Entry, content: Option<Content>) -> Subject {
+    let profile = entry.job().profile();
+    Subject {
+        request: AdmissionRequest::new(
+            Arc::clone(&profile.ids.user),
+            entry.caller(),
+            profile.type_path,
+        ),
+        content,
+    }
+}
+
+/// The guards of one side over one subject.
+struct Round<'a> {
+    inner: &'a Arc<Inner>,
+    entry: &'a Arc<Entry>,
+    subject: Subject,
+    counted: &'static str,
+    deadline: Option<Instant>,
+}
+
+impl Round<'_> {
+    fn judge(&self, guards: &Guards, phases: &[GuardPhase]) -> Result<(), JobError> {
+        let mut applied = 0;
+        for attached in guards.of(phases) {
+            if !attached.judge.applies(&self.subject) {
+                continue;
+            }
+            applied += 1;
+            self.entry.job().note(self.counted, applied);
+            self.run(attached)?;
+        }
+        Ok(())
+    }
+
+    /// Runs one guard as a job of its own and waits for its verdict.
+    fn run(&self, attached: &Attached) -> Result<(), JobError> {
+        let gated = self.entry.job();
+        let submitted = door::submit_guard(
+            self.inner,
+            self.terms(attached),
+            prepare(attached, &self.subject, gated.snapshot()),
+        );
+        let verdict = match submitted {
+            Ok(Taken {
+                refusal: Some(refusal),
+                job,
+            }) => Err(JobError::system(
+                "guard",
+                format!("{} was refused and has not judged", job.profile().type_name),
+            )
+            .with_source(refusal)),
+            Ok(Taken { job, .. }) => self.wait(job),
+            Err(SubmitError::ShutDown) => Err(JobError::cancelled("the dispatcher shut down")),
+            Err(error) => Err(error.into()),
+        };
+        if verdict.as_ref().is_err_and(JobError::is_cancelled) && self.inner.is_stopping() {
+            // The guard was cancelled because everything stops, and so is the job it gates.
+            settle::signal_shutdown(gated);
+            gated.fire_cancellation();
+        }
+        verdict
+    }
+
+    fn terms(&self, attached: &Attached) -> SubmissionTerms {
+        let gated = self.entry.job();
+        let mut terms = SubmissionTerms::new(Parent::job(gated));
+        let target = match attached.phase {
+            GuardPhase::Admission => self.subject.request.to_string().into(),
+            _ => self
+                .subject
+                .content
+                .as_ref()
+                .and_then(Content::text)
+                .map_or_else(|| "(no text)".into(), Arc::clone),
+        };
+        let facts = &mut terms.metadata;
+        facts.insert(Metadata::GUARD_TARGET, MetadataValue::Text(target));
+        facts.insert(Metadata::GATES_JOB, gated.id());
+        facts.insert(Metadata::GATES_PHASE, attached.phase.to_string());
+        terms
+    }
+
+    fn wait(&self, guard: Arc<JobCore>) -> Result<(), JobError> {
+        let handle = JobHandle::<()>::new(guard);
+        let waited = match self.deadline {
+            Some(deadline) => handle.get_deadline(deadline),
+            None => handle.get().map(Some),
+        };
+        if !handle.is_settled() {
+            // The gated job goes on without it: nobody needs the verdict any more.
+            handle.cancel("the job that it gates no longer waits for it");
+        }
+        match waited? {
+            Some(_) => Ok(()),
+            None => Err(not_in_time()),
+        }
+    }
+}
+
+/// The output was not judged within what the end of a job may take.
+pub(super) fn not_in_time() -> JobError {
+    JobError::timed_out(Some(settle::HOOK_BUDGET))
+}
+
+fn prepare(attached: &Attached, subject: &Subject, gated: JobSnapshot) -> Prepared {
+    let guard = attached.judge.guard();
+    let orchestrator = contain("guard", || guard.spawns_judges());
+    let description = orchestrator.clone().and_then(|_| {
+        contain("guard", || {
+            let name = guard.name().into_owned();
+            Description {
+                type_path: guard.type_path(),
+                id_prefix: Some(name.clone()),
+                name: None,
+                display_name: Some(name),
+                action: "judges".to_owned(),
+                description: None,
+                job_type: JobType::Guardrail,
+                priority: 0,
+                upstream_retries: DEFAULT_UPSTREAM_RETRIES,
+                timeout: Some(guard.timeout()),
+                protection: Protection::new(None, guard.scope(), Guards::none()),
+            }
+        })
+    });
+    let orchestrator = orchestrator.unwrap_or(false);
+    let requirements = contain_result("guard", || {
+        let requirements = guard.requirements();
+        if orchestrator && requirements.declares_resources() {
+            return Err(JobError::system(
+                "guard",
+                "a guard that spawns judges waits for them and may hold nothing: have the judges \
+                 declare what they need",
+            ));
+        }
+        Ok(summarized(requirements))
+    });
+    Prepared {
+        orchestrator,
+        description,
+        requirements,
+        body: Box::new(GuardBody {
+            attached: attached.clone(),
+            subject: subject.clone(),
+            gated,
+        }),
+    }
+}
+
+/// A judgment.
+struct GuardBody {
+    attached: Attached,
+    subject: Subject,
+    gated: JobSnapshot,
+}
+
+impl Body for GuardBody {
+    fn requirements(&self) -> JobRequirements {
+        self.attached.judge.guard().requirements()
+    }
+
+    fn pre_execute(&mut self, _: &JobResources, _: &JobContext) -> Result<(), JobError> {
+        Ok(())
+    }
+
+    fn execute(&mut self, resources: &JobResources, context: &OrchestratorContext) -> Outcome {
+        let gate = Gate::new(self.attached.phase, &self.gated, resources, context.job());
+        let verdict = contain_result("guard", || self.attached.judge.judge(&self.subject, &gate));
+        let said = if verdict.is_ok() { "PASS" } else { "FAIL" };
+        context.note(Metadata::GUARD_VERDICT, said);
+        verdict.map(|()| Arc::new(()) as Arc<dyn Any + Send + Sync>)
+    }
+
+    fn output_text(&self, _: &Arc<dyn Any + Send + Sync>) -> Option<String> {
+        None
+    }
+
+    fn post_execute(&mut self, _: &Outcome, _: &JobContext) {}
+}

@@ -1,0 +1,432 @@
+//! Where a tool may fetch from.
+//!
+//! URLs are read by hand, and what is out of the ordinary is refused rather than understood: parsers
+//! disagree on it, and the one that fetches may read it the other way. So there is no user
+//! information, no backslash, no blank or control character, no percent sign in a host, no missing
+//! slash, and no address that is not in the usual form and not one of the forms known here.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::error::JobError;
+use crate::guard::{ContentGuard, Gate, Guard};
+
+/// Refuses URLs of other schemes than the allowed ones (`https` and `http` unless set), and such as
+/// lead to loopback, link-local, private or unique-local addresses, however they are written.
+///
+/// It judges the URL, not where it leads: **a name may resolve to a private address, and a server
+/// may redirect to one**. The tool that fetches has to check each address that it is about to
+/// connect to, with [`check_address`](Self::check_address), and each redirect with
+/// [`check`](Self::check).
+///
+/// ```
+/// use nucleo_runtime::guard::{Gate, ContentGuard, UrlGuard};
+///
+/// struct Fetch { url: String }
+///
+/// let guard = UrlGuard::new(|fetch: &Fetch| vec![fetch.url.clone()]);
+/// let judge = |url: &str| guard.judge(&Fetch { url: url.into() }, &Gate::outside());
+/// assert!(judge("https://example.com/a?b").is_ok());
+/// assert!(judge("http://0x7f.1/").is_err());
+/// assert!(judge("file:///etc/passwd").is_err());
+/// ```
+pub struct UrlGuard<T> {
+    schemes: Vec<String>,
+    urls: Urls<T>,
+}
+
+type Urls<T> = Arc<dyn Fn(&T) -> Vec<String> + Send + Sync>;
+
+impl<T> Clone for UrlGuard<T> {
+    fn clone(&self) -> Self {
+        Self {
+            schemes: self.schemes.clone(),
+            urls: Arc::clone(&self.urls),
+        }
+    }
+}
+
+impl<T: 'static> UrlGuard<T> {
+    /// Judges the URLs that `urls` reads off an input: all of them must pass.
+    pub fn new(urls: impl Fn(&T) -> Vec<String> + Send + Sync + 'static) -> Self {
+        Self {
+            schemes: vec!["https".to_owned(), "http".to_owned()],
+            urls: Arc::new(urls),
+        }
+    }
+
+    /// Lets these schemes pass alone.
+    #[must_use]
+    pub fn schemes<S: AsRef<str>>(mut self, schemes: impl IntoIterator<Item = S>) -> Self {
+        self.schemes = schemes
+            .into_iter()
+            .map(|scheme| scheme.as_ref().to_ascii_lowercase())
+            .collect();
+        self
+    }
+
+    /// Judges one URL.
+    ///
+    /// # Errors
+    /// The refusal, which says why and does not repeat the URL.
+    pub fn check(&self, url: &str) -> Result<(), JobError> {
+        let (scheme, host) = split(url).map_err(JobError::guardrail)?;
+        if !self.schemes.contains(&scheme) {
+            return Err(JobError::guardrail(format!(
+                "URLs must be {}",
+                self.schemes.join(" or ")
+            )));
+        }
+        check_host(&host)
+    }
+
+    /// Judges an address that a name resolved to.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn check_address(&self, address: IpAddr) -> Result<(), JobError> {
+        check_address(address)
+    }
+}
+
+impl<T> fmt::Debug for UrlGuard<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UrlGuard")
+            .field("schemes", &self.schemes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: 'static> Guard for UrlGuard<T> {}
+
+impl<T: 'static> ContentGuard for UrlGuard<T> {
+    type Target = T;
+
+    fn judge(&self, target: &T, _: &Gate<'_>) -> Result<(), JobError> {
+        (self.urls)(target)
+            .iter()
+            .try_for_each(|url| self.check(url))
+    }
+}
+
+/// The scheme and the host of a URL in the ordinary form.
+fn split(url: &str) -> Result<(String, String), &'static str> {
+    if let Some(odd) = url.chars().find(|&c| c == '\\' || !c.is_ascii_graphic()) {
+        return Err(if odd.is_ascii() {
+            "a URL must have no blanks, control characters or backslashes"
+        } else {
+            "a URL must be written in ASCII, its host in punycode"
+        });
+    }
+    let (scheme, rest) = url
+        .split_once("://")
+        .ok_or("a URL must be absolute: scheme://host/path")?;
+    let named = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    if !named {
+        return Err("a URL must begin with its scheme");
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return Err("a URL must name no user");
+    }
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest
+                .split_once(']')
+                .ok_or("an IPv6 address in a URL must end with ]")?;
+            (format!("[{address}]"), port)
+        }
+        None => match authority.split_once(':') {
+            Some((host, _)) => (host.to_owned(), &authority[host.len()..]),
+            None => (authority.to_owned(), ""),
+        },
+    };
+    let port_is_a_number = match port.strip_prefix(':') {
+        None => port.is_empty(),
+        Some(number) => number.is_empty() || number.parse::<u16>().is_ok(),
+    };
+    if !port_is_a_number {
+        return Err("the port of a URL must be a number");
+    }
+    Ok((scheme.to_ascii_lowercase(), host.to_ascii_lowercase()))
+}
+
+fn check_host(host: &str) -> Result<(), JobError> {
+    if let Some(address) = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
+        let address: Ipv6Addr = address
+            .parse()
+            .map_err(|_| JobError::guardrail("the IPv6 address of the URL does not parse"))?;
+        return check_address(address.into());
+    }
+    // A name may end in one dot. More are no name.
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let labels: Vec<_> = name.split('.').collect();
+    let is_name = labels.iter().all(|label| {
+        !label.is_empty()
+            && label
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+    });
+    if !is_name {
+        return Err(JobError::guardrail("the host of the URL is no host name"));
+    }
+    let last = labels.last().copied().unwrap_or_default();
+    if is_number(last) {
+        // Whoever fetches reads it as an IPv4 address, in whatever form.
+        let address = ipv4(&labels)
+            .ok_or_else(|| JobError::guardrail("the IPv4 address of the URL does not parse"))?;
+        return check_address(address.into());
+    }
+    if labels.len() == 1 || matches!(last, "localhost" | "localdomain" | "local" | "internal") {
+        return Err(JobError::guardrail(
+            "the URL must not lead into the local network",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a host that ends in this is read as an IPv4 address.
+fn is_number(label: &str) -> bool {
+    label.bytes().all(|byte| byte.is_ascii_digit())
+        || label
+            .strip_prefix("0x")
+            .is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// An IPv4 address of one to four parts, each decimal, octal or hexadecimal; the last fills what is
+/// left.
+fn ipv4(parts: &[&str]) -> Option<Ipv4Addr> {
+    let numbers: Vec<u64> = parts
+        .iter()
+        .map(|part| match part.strip_prefix("0x") {
+            Some("") => Some(0),
+            Some(hex) => u64::from_str_radix(hex, 16).ok(),
+            None if part.len() > 1 && part.starts_with('0') => u64::from_str_radix(part, 8).ok(),
+            None => part.parse().ok(),
+        })
+        .collect::<Option<_>>()?;
+    let (last, first) = numbers.split_last()?;
+    if first.len() > 3 || first.iter().any(|&number| number > 255) {
+        return None;
+    }
+    let mut address = 0_u64;
+    for number in first {
+        address = address << 8 | number;
+    }
+    let left = 8 * (4 - first.len());
+    if *last >= 1 << left {
+        return None;
+    }
+    u32::try_from(address << left | last).ok().map(Into::into)
+}
+
+fn check_address(address: IpAddr) -> Result<(), JobError> {
+    let public = match address {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => is_public_v6(address),
+    };
+    if public {
+        return Ok(());
+    }
+    Err(JobError::guardrail(
+        "the URL must not lead to a loopback, link-local, private or otherwise reserved address",
+    ))
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [a, b, c, _] = address.octets();
+    !(a == 0
+        || address.is_loopback()
+        || address.is_private()
+        || address.is_link_local()
+        // Shared by a carrier's customers, and kept for protocols and benchmarks.
+        || a == 100 && (64..128).contains(&b)
+        || a == 192 && b == 0 && c == 0
+        || a == 198 && (b == 18 || b == 19)
+        // Multicast, reserved and broadcast.
+        || a >= 224)
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let segments = address.segments();
+    let [s0, s1, s2, s3, s4, s5, s6, s7] = segments;
+    let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
+    match (s0, s1, s2, s3, s4, s5) {
+        // Mapped and translated addresses are the IPv4 ones in them. ::1 and :: are among these.
+        (0, 0, 0, 0, 0, 0 | 0xffff) | (0, 0, 0, 0, 0xffff, 0) | (0x64, 0xff9b, 0, 0, 0, 0) => {
+            is_public_v4(v4(s6, s7))
+        }
+        // Carried in IPv4.
+        (0x2002, high, low, ..) => is_public_v4(v4(high, low)),
+        // What is given out to the world, but for what is tunnelled through somebody.
+        (0x2001, 0, ..) => false,
+        _ => s0 & 0xe000 == 0x2000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(url: &str) -> Result<(), JobError> {
+        UrlGuard::new(|url: &String| vec![url.clone()]).check(url)
+    }
+
+    #[test]
+    fn ordinary_urls_pass() {
+        for url in [
+            "https://example.com",
+            "http://example.com:8080/a/b?c=d#e",
+            "HTTPS://Example.COM./",
+            "https://sub.example.co.uk/@user/x",
+            "https://example.com/?next=http://127.0.0.1/",
+            "https://xn--bcher-kva.example/",
+            "https://8.8.8.8/",
+            "https://0x08.010.8.8/",
+            "https://134744072/",
+            "https://[2606:4700:4700::1111]:443/",
+            "https://[::ffff:8.8.8.8]/",
+            "https://3com.example/",
+            "https://172.32.0.1/",
+            "https://100.128.0.1/",
+        ] {
+            assert!(check(url).is_ok(), "{url}: {:?}", check(url));
+        }
+    }
+
+    #[test]
+    fn evasions_are_refused() {
+        for url in [
+            // Schemes and forms.
+            "",
+            "example.com",
+            "//example.com/",
+            "file:///etc/passwd",
+            "ftp://example.com/",
+            "javascript://example.com/%0aalert(1)",
+            "http:/127.0.0.1/",
+            "http:127.0.0.1",
+            "http:///127.0.0.1/",
+            "http:\\\\127.0.0.1\\",
+            "http://example.com\\@127.0.0.1/",
+            " http://example.com/",
+            "http://exa\tmple.com/",
+            "http://example.com/\n",
+            "http://",
+            // Loopback, private and link-local, as they are.
+            "http://127.0.0.1/",
+            "http://127.255.0.9:80/",
+            "http://10.1.2.3/",
+            "http://172.16.0.1/",
+            "http://172.31.255.255/",
+            "http://192.168.0.1/",
+            "http://169.254.169.254/latest/meta-data/",
+            "http://0.0.0.0/",
+            "http://100.64.0.1/",
+            "http://198.18.0.1/",
+            "http://224.0.0.1/",
+            "http://255.255.255.255/",
+            // Decimal, octal, hexadecimal, short, and mixtures.
+            "http://2130706433/",
+            "http://017700000001/",
+            "http://0x7f000001/",
+            "http://0X7F000001/",
+            "http://0x7f.1/",
+            "http://127.1/",
+            "http://127.0.1/",
+            "http://0177.0.0.1/",
+            "http://0x7f.0x0.0x0.0x1/",
+            "http://10.66051/",
+            "http://0/",
+            "http://0x/",
+            "http://2852039166/",
+            "http://127.0.0.1./",
+            // What parses in no form.
+            "http://256.0.0.1/",
+            "http://1.2.3.4.5/",
+            "http://4294967296/",
+            "http://09.1.1.1/",
+            "http://1.2.3.0xfff/",
+            "http://example.1/",
+            "http://127.0.0.1../",
+            "http://127..0.0.1/",
+            // IPv6.
+            "http://[::1]/",
+            "http://[::]/",
+            "http://[0:0:0:0:0:0:0:1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://[::ffff:7f00:1]/",
+            "http://[::127.0.0.1]/",
+            "http://[::ffff:0:127.0.0.1]/",
+            "http://[64:ff9b::10.0.0.1]/",
+            "http://[2002:7f00:1::]/",
+            "http://[2001:0:4136:e378::]/",
+            "http://[fe80::1]/",
+            "http://[fe80::1%25eth0]/",
+            "http://[fc00::1]/",
+            "http://[fd12:3456::1]/",
+            "http://[ff02::1]/",
+            "http://[::1/",
+            "http://[::1]x/",
+            // Users, ports and names.
+            "http://user@example.com/",
+            "http://example.com@127.0.0.1/",
+            "http://example.com:80@127.0.0.1/",
+            "http://example.com:port/",
+            "http://example.com:99999/",
+            "http://localhost/",
+            "http://LOCALHOST:80/",
+            "http://localhost./",
+            "http://a.LocalHost/",
+            "http://localhost.localdomain/",
+            "http://metadata.google.internal/",
+            "http://printer.local/",
+            "http://router/",
+            "http://127%2e0.0.1/",
+            "http://%31%32%37.0.0.1/",
+            "http://①②⑦.0.0.1/",
+            "http://127。0。0。1/",
+            "http://ｌocalhost/",
+        ] {
+            let verdict = check(url);
+            assert!(
+                verdict.as_ref().is_err_and(JobError::is_correctable),
+                "{url}: {verdict:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn schemes_are_the_callers_choice() {
+        let guard = UrlGuard::new(|_: &()| Vec::new()).schemes(["HTTPS"]);
+        assert!(guard.check("https://example.com/").is_ok());
+        let refusal = guard.check("http://example.com/").unwrap_err();
+        assert_eq!(
+            refusal.llm_message(),
+            "Guardrail violation: URLs must be https"
+        );
+    }
+
+    #[test]
+    fn what_a_name_resolved_to_can_be_judged() {
+        let guard = UrlGuard::new(|_: &()| Vec::new());
+        assert!(
+            guard
+                .check_address("93.184.216.34".parse().unwrap())
+                .is_ok()
+        );
+        assert!(guard.check_address("10.0.0.1".parse().unwrap()).is_err());
+        assert!(
+            guard
+                .check_address("::ffff:10.0.0.1".parse().unwrap())
+                .is_err()
+        );
+    }
+}
