@@ -103,22 +103,24 @@ impl Threads {
         self.starved.store(true, Ordering::SeqCst);
     }
 
-    /// Starts a thread on `seat`, which it keeps until it ends.
+    /// Starts a thread on `seat`, which it keeps until it ends. What `body` answers is dropped after
+    /// the seat has been given back.
     ///
     /// # Errors
     /// The system's refusal; the seat has been given back and `body` dropped.
-    pub(crate) fn spawn(
+    pub(crate) fn spawn<After>(
         seat: Seat,
         name: &str,
-        body: impl FnOnce() + Send + 'static,
+        body: impl FnOnce() -> After + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
         let stack_size = seat.threads.stack_size;
         thread::Builder::new()
             .name(thread_name(name))
             .stack_size(stack_size)
             .spawn(move || {
-                body();
+                let after = body();
                 drop(seat);
+                drop(after);
             })
     }
 }
