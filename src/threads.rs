@@ -103,24 +103,22 @@ impl Threads {
         self.starved.store(true, Ordering::SeqCst);
     }
 
-    /// Starts a thread on `seat`, which it keeps until it ends. What `body` answers is dropped after
-    /// the seat has been given back.
+    /// Starts a thread on `seat`, which it keeps until it ends.
     ///
     /// # Errors
     /// The system's refusal; the seat has been given back and `body` dropped.
-    pub(crate) fn spawn<After>(
+    pub(crate) fn spawn(
         seat: Seat,
         name: &str,
-        body: impl FnOnce() -> After + Send + 'static,
+        body: impl FnOnce() + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
         let stack_size = seat.threads.stack_size;
         thread::Builder::new()
             .name(thread_name(name))
             .stack_size(stack_size)
             .spawn(move || {
-                let after = body();
+                body();
                 drop(seat);
-                drop(after);
             })
     }
 }

@@ -18,20 +18,20 @@ use crate::unwind::{contain, contain_result, discard};
 
 use super::body::Body;
 
-/// A job's thread, from its start to the settlement. Answers whether it is active until its end, and
-/// has not been left behind.
-pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) -> bool {
+/// A job's thread, from its start to the settlement.
+pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let Some(mut body) = entry.take_body() else {
         // Cancelled on its way here, and settled by whoever cancelled it.
-        return true;
+        return;
     };
+    inner.thread_begins();
     let _entered = current::enter(entry.job(), true);
     let _governed = governor::enter(inner);
     // What the parts below contain themselves they tell better. This is for the rest, such as the
     // destructor of something that an error carries: no panic leaves a job unsettled.
     let outcome = contain_result("job", || rerun::run(inner, entry, &mut *body));
     settle::finish(inner, entry, body, outcome);
-    inner.thread_ends(entry)
+    inner.thread_ends(entry);
 }
 
 /// One attempt: everything is declared, priced, admitted, used and given back.

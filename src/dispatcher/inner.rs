@@ -31,7 +31,7 @@ use crate::llm::{CallOptions, LlmClient, ModelClient};
 use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::threads::{Seat, Threads};
+use crate::threads::Threads;
 
 /// How often stale subscriptions are looked for (BUS-7).
 const STALE_SWEEP: Duration = Duration::from_secs(60);
@@ -300,38 +300,22 @@ impl Inner {
 
     // Who does not end, and who cannot begin.
 
-    /// A seat for a job's thread below this mark.
-    ///
-    /// The thread counts as active from before it has the seat until after it has given it back
-    /// ([`thread_gone`](Self::thread_gone)): while a seat is on its way to a thread, or back from
-    /// one, nobody may find that all are taken by jobs that wait.
-    pub(super) fn seat_for_job(&self, mark: usize) -> Option<Seat> {
+    /// A job's thread begins its work.
+    pub(super) fn thread_begins(&self) {
         self.active.fetch_add(1, Ordering::SeqCst);
-        let seat = self.threads.try_seat(mark);
-        if seat.is_none() {
-            // Whoever was kept from looking meanwhile is made up for by the queue's thread, which
-            // finds no seat either and looks.
-            self.active.fetch_sub(1, Ordering::SeqCst);
-        }
-        seat
     }
 
-    /// A job's thread that was active has given its seat back.
-    pub(super) fn thread_gone(self: &Arc<Self>) {
-        if self.active.fetch_sub(1, Ordering::SeqCst) == 1 {
-            starvation::relieve(self);
-        }
-    }
-
-    /// A job's thread ends, at last when it was left behind. Answers whether it is active until
-    /// then.
-    pub(super) fn thread_ends(&self, entry: &Entry) -> bool {
+    /// A job's thread ends, at last when it was left behind.
+    pub(super) fn thread_ends(&self, entry: &Entry) {
         let left_behind = {
             let mut abandoned = self.abandoned.lock();
             entry.end_thread();
             abandoned.remove(entry.job().id())
         };
-        left_behind.is_none()
+        if left_behind.is_none() {
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
+        drop(left_behind);
     }
 
     /// Leaves a job's thread behind and lists it until it ends. Answers false when it has ended, or

@@ -193,7 +193,7 @@ impl Router {
             };
             let free = entry.runs_at_once() || lines.line(class).is_empty();
             let seat = free
-                .then(|| inner.seat_for_job(self.marks.of(class)))
+                .then(|| inner.threads().try_seat(self.marks.of(class)))
                 .flatten();
             if seat.is_none() {
                 lines.insert(entry, place);
@@ -294,19 +294,11 @@ impl Router {
         let name = Arc::clone(&entry.job().profile().ids.job);
         let spawned = {
             let inner = Arc::clone(inner);
-            Threads::spawn(seat, &name, move || {
-                let active = attempt::run(&inner, &entry);
-                drop(entry);
-                ActiveUntilNow { inner, active }
-            })
+            Threads::spawn(seat, &name, move || attempt::run(&inner, &entry))
         };
         if let Err(error) = spawned {
             log::warn!("no thread for {name}: {error}; it waits");
             inner.note_failed_spawn();
-            let _until_it_is_back_in_line = ActiveUntilNow {
-                inner: Arc::clone(inner),
-                active: true,
-            };
             // Gone only when it was cancelled meanwhile.
             let Some(entry) = kept.upgrade() else { return };
             let queue = self.queue(place.priority_queue);
@@ -381,7 +373,7 @@ impl Router {
             if lines.line(class).is_empty() {
                 continue;
             }
-            let Some(seat) = inner.seat_for_job(self.marks.of(class)) else {
+            let Some(seat) = inner.threads().try_seat(self.marks.of(class)) else {
                 continue;
             };
             if let Some((rank, entry)) = lines.line(class).pop_first() {
@@ -395,20 +387,6 @@ impl Router {
             }
         }
         Next::NoThread
-    }
-}
-
-/// What a job's thread leaves when it has given its seat back.
-struct ActiveUntilNow {
-    inner: Arc<Inner>,
-    active: bool,
-}
-
-impl Drop for ActiveUntilNow {
-    fn drop(&mut self) {
-        if self.active {
-            self.inner.thread_gone();
-        }
     }
 }
 
