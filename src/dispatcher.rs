@@ -12,6 +12,7 @@ mod door;
 mod entry;
 pub mod governor;
 mod inner;
+mod limiters;
 mod orchestrator;
 mod reaper;
 mod rerun;
@@ -49,6 +50,7 @@ pub use builder::{BuildError, JobDispatcherBuilder};
 pub use delayed::DelayedHandle;
 pub use door::{Parent, SubmitError};
 pub use inner::{Unresponsive, UnresponsiveReason};
+pub use limiters::LimiterRegistry;
 pub use orchestrator::{Doer, FnDoer, OrchestratorContext, doer_fn};
 pub use shutdown::{ShutdownError, ShutdownReport};
 pub use stoppable::{StopOnce, Stoppable};
@@ -260,6 +262,12 @@ impl JobDispatcher {
     #[must_use]
     pub fn admission(&self) -> &Admission {
         self.inner().admission()
+    }
+
+    /// The limits that this dispatcher has one of each.
+    #[must_use]
+    pub fn limiters(&self) -> &LimiterRegistry {
+        self.inner().limiters()
     }
 
     /// The database providers by name.

@@ -2,6 +2,8 @@
 #![deny(unsafe_code)]
 
 pub mod admission;
+#[cfg(target_os = "linux")]
+mod cgroup;
 mod clock;
 pub mod db;
 mod dispatcher;
@@ -20,9 +22,9 @@ mod unwind;
 pub use clock::{Clock, ManualClock, SystemClock, WaitCell};
 pub use dispatcher::{
     BuildError, DelayedHandle, Doer, FnDoer, JobDispatcher, JobDispatcherBuilder, Leaf,
-    Orchestrator, OrchestratorContext, Parent, ShutdownError, ShutdownReport, StopOnce, Stoppable,
-    Submission, Submit, SubmitError, ThreadCounts, Unresponsive, UnresponsiveReason, doer_fn,
-    governor,
+    LimiterRegistry, Orchestrator, OrchestratorContext, Parent, ShutdownError, ShutdownReport,
+    StopOnce, Stoppable, Submission, Submit, SubmitError, ThreadCounts, Unresponsive,
+    UnresponsiveReason, doer_fn, governor,
 };
 pub use error::{
     CorrectionSignal, ErrorKind, JobError, ResultExt, RetrySignal, TruncationSignal,

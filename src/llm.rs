@@ -3,6 +3,7 @@
 mod client;
 mod conversation;
 mod model_client;
+mod rate_limit;
 mod response;
 mod scripted;
 mod template;
@@ -10,5 +11,6 @@ mod template;
 pub use client::{CallOptions, LlmClient, StreamChunk};
 pub use conversation::{Conversation, Message, Role};
 pub use model_client::ModelClient;
+pub use rate_limit::{RateLimitInfo, RateLimitKind};
 pub use response::{LlmResponse, StopReason, Usage};
 pub use scripted::{ScriptedCall, ScriptedClient, Step};

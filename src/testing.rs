@@ -7,10 +7,12 @@ pub mod account_contract;
 pub mod db_provider_contract;
 mod recorder;
 
+pub use crate::admission::memory_source::ScriptedMemory;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, MemorySettings, MemorySource};
 use crate::clock::Clock;
 use crate::dispatcher::JobDispatcher;
 use crate::error::JobError;
@@ -62,7 +64,30 @@ impl AdmissionBench {
     /// # Errors
     /// When its thread cannot be started.
     pub fn start(clock: Arc<dyn Clock>, bus: &MessageBus) -> Result<Self, JobError> {
-        let admission = Admission::new(Arc::clone(&clock), bus.clone());
+        Self::launch(clock, bus, None)
+    }
+
+    /// As [`start`](Self::start), with a memory gate that reads `source`. With `progress` one
+    /// demand goes every 30 seconds while memory refuses everyone and nothing is granted.
+    ///
+    /// # Errors
+    /// When its thread cannot be started.
+    pub fn with_memory(
+        clock: Arc<dyn Clock>,
+        bus: &MessageBus,
+        source: impl MemorySource,
+        progress: bool,
+    ) -> Result<Self, JobError> {
+        let source = Arc::new(source);
+        Self::launch(clock, bus, Some(MemorySettings { source, progress }))
+    }
+
+    fn launch(
+        clock: Arc<dyn Clock>,
+        bus: &MessageBus,
+        memory: Option<MemorySettings>,
+    ) -> Result<Self, JobError> {
+        let admission = Admission::new(Arc::clone(&clock), bus.clone(), memory);
         admission.start(&Threads::new(derived_cap(), DEFAULT_STACK))?;
         Ok(Self { admission, clock })
     }

@@ -11,6 +11,7 @@
 //!    side raises `starved` before its last try, the giving side lowers `live` before it reads
 //!    `starved`, both sequentially consistent, so one of them sees the other.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -38,10 +39,25 @@ pub(crate) struct Threads {
 }
 
 /// The right to one thread. Its drop gives it back; it neither blocks nor panics.
-#[derive(Debug)]
 #[must_use = "a seat that is dropped is given back"]
 pub(crate) struct Seat {
     threads: Arc<Threads>,
+    /// Runs once the seat has been given back.
+    then: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Seat {
+    /// Has `then` run once the seat has been given back, on the thread that gives it back.
+    pub(crate) fn then(mut self, then: impl FnOnce() + Send + 'static) -> Self {
+        self.then = Some(Box::new(then));
+        self
+    }
+}
+
+impl fmt::Debug for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").finish_non_exhaustive()
+    }
 }
 
 impl Threads {
@@ -86,6 +102,7 @@ impl Threads {
                     self.peak.fetch_max(live + 1, Ordering::SeqCst);
                     return Some(Seat {
                         threads: Arc::clone(self),
+                        then: None,
                     });
                 }
                 Err(now) => live = now,
@@ -133,6 +150,9 @@ impl Drop for Seat {
             for cell in waiting {
                 cell.notify();
             }
+        }
+        if let Some(then) = self.then.take() {
+            then();
         }
     }
 }

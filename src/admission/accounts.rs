@@ -72,6 +72,27 @@ impl Accounts {
         Ok(())
     }
 
+    /// Keeps a name from accounts: the line has an account of its own that no demand names.
+    pub(super) fn reserve(&mut self, key: &AccountKey) {
+        let registered = Registered {
+            key: key.clone(),
+            held: 0,
+        };
+        self.met.insert(key.id(), registered);
+    }
+
+    /// Lets go of every account that holds nobody, but for the reserved one. One that is named again
+    /// is claimed again.
+    pub(super) fn forget_idle(&mut self, owner: u64, reserved: Option<&AccountKey>) {
+        self.met.retain(|_, account| {
+            let stays = account.held > 0 || reserved == Some(&account.key);
+            if !stays {
+                account.key.clear(owner);
+            }
+            stays
+        });
+    }
+
     /// Lets go of every account.
     pub(super) fn release_all(&mut self, owner: u64) {
         for (_, account) in self.met.drain() {

@@ -27,6 +27,9 @@ pub struct Grant {
     snapshot: Option<JobSnapshot>,
     waits: Waits,
     open: Mutex<Vec<usize>>,
+    /// Whether the work that this was granted for counts as running. A part that was split off
+    /// does not: the work is over when the grant itself is settled.
+    running: AtomicBool,
     silent: AtomicBool,
 }
 
@@ -47,12 +50,14 @@ impl Grant {
         waits: Waits,
     ) -> Self {
         let open = (0..demand.len()).collect();
+        let running = AtomicBool::new(!demand.is_empty());
         Self {
             admission,
             demand,
             snapshot,
             waits,
             open: Mutex::new(open),
+            running,
             silent: AtomicBool::new(false),
         }
     }
@@ -108,6 +113,7 @@ impl Grant {
             snapshot: self.snapshot.clone(),
             waits: Waits::default(),
             open: Mutex::new(split),
+            running: AtomicBool::new(false),
             silent: AtomicBool::new(self.silent.load(Ordering::SeqCst)),
         })
     }
@@ -134,12 +140,13 @@ impl Grant {
 
     fn settle(&self, settlement: Settlement) {
         let open = std::mem::take(&mut *self.open.lock());
-        if !open.is_empty() {
+        let finished = self.running.swap(false, Ordering::SeqCst);
+        if finished || !open.is_empty() {
             let told = (!self.silent.load(Ordering::SeqCst))
                 .then_some(self.snapshot.as_ref())
                 .flatten();
             self.admission
-                .give_back(&self.demand, &open, settlement, told);
+                .give_back(&self.demand, &open, settlement, finished, told);
         }
     }
 }

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use super::account::Replenishment;
 use super::accounts::Accounts;
 use super::demand::{Demand, Entry};
+use super::memory_front::{MemoryFront, MemorySettings};
 use super::outbox::Outbox;
 use crate::clock::WaitCell;
 use crate::error::{ErrorKind, JobError};
@@ -83,6 +84,8 @@ pub(super) struct Waiter {
     pub(super) asked: Instant,
     /// The entries that refused it so far, by index, and since when.
     pub(super) held: Vec<(usize, Instant)>,
+    /// Since when it is held on memory.
+    pub(super) memory_since: Option<Instant>,
 }
 
 /// What one look at a demand found.
@@ -104,6 +107,7 @@ enum Look {
 pub(super) struct Line {
     waiters: VecDeque<Waiter>,
     pub(super) accounts: Accounts,
+    pub(super) memory: MemoryFront,
     /// Something changed since the line was last walked.
     unwalked: bool,
     /// When the evaluator means to look again.
@@ -111,6 +115,17 @@ pub(super) struct Line {
 }
 
 impl Line {
+    pub(super) fn new(memory: Option<MemorySettings>) -> Self {
+        let mut line = Self {
+            memory: memory.map_or_else(MemoryFront::default, MemoryFront::new),
+            ..Self::default()
+        };
+        if let Some(key) = line.memory.key() {
+            line.accounts.reserve(key);
+        }
+        line
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiters.len()
     }
@@ -128,15 +143,27 @@ impl Line {
             ticket: Arc::default(),
             asked: now,
             held: Vec::new(),
+            memory_since: None,
         };
+        self.memory.look(out);
         let due = self.next_look.is_some_and(|instant| instant <= now);
         if !self.waiters.is_empty() && (self.unwalked || due) {
             return Ok(self.park(waiter, out, true));
         }
+        if !self.memory.passes_arrival() {
+            self.memory.hold(&mut waiter, now, out);
+            // What was read just now may let the first of memory's line go, or sooner than known.
+            let sooner = match (self.memory.earliest(now), self.next_look) {
+                (Some(instant), Some(known)) => instant < known,
+                _ => true,
+            };
+            let evaluate = sooner || self.memory.passes(now);
+            return Ok(self.park(waiter, out, evaluate));
+        }
         let ahead = self.waiters.front().map(|head| &*head.ask.demand);
         match look(&waiter.ask.demand, ahead, now)? {
             Look::Granted => {
-                self.accounts.tell_granted(&waiter, now, out);
+                self.granted(&waiter, now, out);
                 Ok(Arrival::Granted)
             }
             Look::Refused {
@@ -144,8 +171,7 @@ impl Line {
                 error,
                 reason,
             } => {
-                self.accounts
-                    .tell_rejected(&waiter, Some(entry), reason, now, out);
+                self.rejected(&waiter, Some(entry), reason, now, out);
                 Ok(Arrival::Refused(error))
             }
             Look::Short { entries, instant } => {
@@ -154,6 +180,27 @@ impl Line {
                 Ok(self.park(waiter, out, instant.is_some()))
             }
         }
+    }
+
+    /// Stamps memory's release and tells everyone who held the waiter.
+    fn granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) -> Waits {
+        let memory = self.memory.granted(waiter, now, out);
+        let mut waits = self.accounts.tell_granted(waiter, now, out);
+        waits.by_account.extend(memory);
+        waits
+    }
+
+    fn rejected(
+        &mut self,
+        waiter: &Waiter,
+        refusing: Option<usize>,
+        reason: RejectReason,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        self.memory.rejected(waiter, reason, now, out);
+        self.accounts
+            .tell_rejected(waiter, refusing, reason, now, out);
     }
 
     fn park(&mut self, waiter: Waiter, out: &mut Outbox, evaluate: bool) -> Arrival {
@@ -174,9 +221,20 @@ impl Line {
         out: &mut Outbox,
     ) -> Result<Option<Instant>, Defect> {
         self.unwalked = false;
+        self.memory.look(out);
         let mut next: Option<Instant> = None;
         let mut index = 0;
-        while let Some(waiter) = self.waiters.get(index) {
+        while let Some(waiter) = self.waiters.get_mut(index) {
+            // Before any account, which is not asked while memory refuses.
+            if !self.memory.passes(now) {
+                self.memory.hold(waiter, now, out);
+                next = earlier(next, self.memory.earliest(now));
+                index += 1;
+                continue;
+            }
+            let Some(waiter) = self.waiters.get(index) else {
+                break;
+            };
             let ahead = (index > 0)
                 .then(|| self.waiters.front())
                 .flatten()
@@ -184,7 +242,7 @@ impl Line {
             match look(&waiter.ask.demand, ahead, now)? {
                 Look::Granted => {
                     if let Some(waiter) = self.waiters.remove(index) {
-                        let waits = self.accounts.tell_granted(&waiter, now, out);
+                        let waits = self.granted(&waiter, now, out);
                         deliver(waiter, Verdict::Granted(waits), out);
                     }
                     // The head left: whoever is head now is asked anew, with nothing reserved.
@@ -196,8 +254,7 @@ impl Line {
                     reason,
                 } => {
                     if let Some(waiter) = self.waiters.remove(index) {
-                        self.accounts
-                            .tell_rejected(&waiter, Some(entry), reason, now, out);
+                        self.rejected(&waiter, Some(entry), reason, now, out);
                         deliver(waiter, Verdict::Refused(error), out);
                     }
                     if index == 0 {
@@ -231,8 +288,7 @@ impl Line {
         let Some(waiter) = position.and_then(|index| self.waiters.remove(index)) else {
             return false;
         };
-        self.accounts
-            .tell_rejected(&waiter, None, RejectReason::Cancelled, now, out);
+        self.rejected(&waiter, None, RejectReason::Cancelled, now, out);
         self.unwalked = true;
         out.evaluate();
         true
@@ -247,9 +303,20 @@ impl Line {
         out: &mut Outbox,
     ) {
         while let Some(waiter) = self.waiters.pop_front() {
-            self.accounts.tell_rejected(&waiter, None, reason, now, out);
+            self.rejected(&waiter, None, reason, now, out);
             deliver(waiter, Verdict::Refused(error.clone()), out);
         }
+    }
+
+    /// Lets go of the accounts that hold nobody.
+    pub(super) fn forget_idle(&mut self, owner: u64) {
+        self.accounts.forget_idle(owner, self.memory.key());
+    }
+
+    /// The work of a grant with entries is over, whatever of it still has to come back.
+    pub(super) fn finish(&mut self, now: Instant, out: &mut Outbox) {
+        self.memory.look(out);
+        self.memory.completed(now);
     }
 
     /// Credits the chosen entries of a settled grant.
@@ -295,6 +362,10 @@ impl Line {
         // A long line is checked by its sums in the properties, not at every unlock.
         if self.waiters.len() > 64 {
             return;
+        }
+        if let Some(told) = self.memory.held() {
+            let held = self.waiters.iter().filter(|it| it.memory_since.is_some());
+            assert_eq!(held.count(), told, "the count of memory's line");
         }
         for (key, told) in self.accounts.held_counts() {
             let held = self

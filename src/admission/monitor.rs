@@ -18,6 +18,8 @@ use super::account::Wake;
 use super::demand::Demand;
 use super::grant::{Grant, Settlement};
 use super::line::{Arrival, Ask, Defect, Line, Ticket, Verdict, Waits};
+use super::memory::MemoryStatus;
+use super::memory_front::MemorySettings;
 use super::outbox::{Mail, Outbox};
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
@@ -94,7 +96,11 @@ enum Phase {
 }
 
 impl Admission {
-    pub(crate) fn new(clock: Arc<dyn Clock>, bus: MessageBus) -> Self {
+    pub(crate) fn new(
+        clock: Arc<dyn Clock>,
+        bus: MessageBus,
+        memory: Option<MemorySettings>,
+    ) -> Self {
         let evaluator = WaitCell::new();
         let wake = {
             let evaluator = Arc::clone(&evaluator);
@@ -108,7 +114,7 @@ impl Admission {
                 state: Mutex::new(State {
                     phase: Phase::Open,
                     started: false,
-                    line: Line::default(),
+                    line: Line::new(memory),
                 }),
                 mail: Mail::default(),
                 evaluator,
@@ -226,12 +232,16 @@ impl Admission {
         demand: &Demand,
         open: &[usize],
         settlement: Settlement,
+        finished: bool,
         snapshot: Option<&JobSnapshot>,
     ) {
         let now = self.shared.clock.now();
         let metered_too = settlement == Settlement::Rollback;
         // A defect has failed everyone by the time the step returns; there is nobody to tell here.
         let _told = self.step(|state, out| {
+            if finished {
+                state.line.finish(now, out);
+            }
             state.line.give_back(
                 demand,
                 open.iter().copied(),
@@ -254,6 +264,7 @@ impl Admission {
             state
                 .line
                 .refuse_all(&stopped(), RejectReason::Shutdown, now, out);
+            state.line.memory.stop();
             state.line.accounts.release_all(self.shared.id);
             out.evaluate();
             Ok(())
@@ -267,6 +278,24 @@ impl Admission {
             return 0;
         }
         self.shared.state.lock().line.len()
+    }
+
+    /// Lets go of every account that nobody waits for, so that another may have its name.
+    pub(crate) fn forget_idle_accounts(&self) {
+        // A defect has failed everyone by the time the step returns; nobody is to be told here.
+        let _told = self.step(|state, _| {
+            state.line.forget_idle(self.shared.id);
+            Ok(())
+        });
+    }
+
+    /// Memory as of the gate's last look; `None` when there is no gate.
+    #[must_use]
+    pub fn memory(&self) -> Option<MemoryStatus> {
+        if UNDER_MONITOR.with(Cell::get) {
+            return None;
+        }
+        self.shared.state.lock().line.memory.status()
     }
 
     /// Where the evaluator sleeps, for tests that wait until it has nothing to do.
@@ -357,9 +386,10 @@ impl State {
     /// A defect: every parked waiter fails with it, and it is logged once.
     fn fail(&mut self, defect: &JobError, now: Instant, out: &mut Outbox) -> JobError {
         if !matches!(self.phase, Phase::Broken(_)) {
-            out.log_error(format!(
-                "admission is broken and refuses everyone: {defect}"
-            ));
+            out.log(
+                log::Level::Error,
+                format!("admission is broken and refuses everyone: {defect}"),
+            );
             self.phase = Phase::Broken(defect.clone());
         }
         self.line

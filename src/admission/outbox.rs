@@ -39,7 +39,7 @@ enum Item {
 #[derive(Default)]
 pub(super) struct Outbox {
     items: Vec<Item>,
-    errors: Vec<String>,
+    lines: Vec<(log::Level, String)>,
     evaluate: bool,
 }
 
@@ -57,8 +57,8 @@ impl Outbox {
         self.evaluate = true;
     }
 
-    pub(super) fn log_error(&mut self, line: String) {
-        self.errors.push(line);
+    pub(super) fn log(&mut self, level: log::Level, line: String) {
+        self.lines.push((level, line));
     }
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Mail {
 pub(super) struct Posted {
     queued: bool,
     evaluate: bool,
-    errors: Vec<String>,
+    lines: Vec<(log::Level, String)>,
 }
 
 impl Mail {
@@ -87,7 +87,7 @@ impl Mail {
         Posted {
             queued,
             evaluate: outbox.evaluate,
-            errors: outbox.errors,
+            lines: outbox.lines,
         }
     }
 
@@ -113,8 +113,8 @@ impl Mail {
         if posted.evaluate {
             evaluator.notify();
         }
-        for line in posted.errors {
-            log::error!("{line}");
+        for (level, line) in posted.lines {
+            log::log!(level, "{line}");
         }
     }
 }

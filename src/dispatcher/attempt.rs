@@ -24,7 +24,6 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         // Cancelled on its way here, and settled by whoever cancelled it.
         return;
     };
-    inner.thread_begins();
     let _entered = current::enter(entry.job(), true);
     let _governed = governor::enter(inner);
     // What the parts below contain themselves they tell better. This is for the rest, such as the

@@ -4,16 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::JobDispatcher;
-use super::inner::{ConfiguredModel, Inner, ModelAccount, Parts};
+use super::inner::{ConfiguredModel, Inner, Parts};
 use super::reaper::Pool;
 use super::routing::{Marks, Router};
-use crate::admission::{CountingGate, TokenBucket, TokenBudget};
+use crate::admission::memory_source::ProcessMemory;
+use crate::admission::{CountingGate, MemorySettings, MemorySource};
 use crate::clock::{Clock, SystemClock};
 use crate::db::{DbResourceProvider, DbResourceProviders};
 use crate::error::JobError;
 use crate::events::MessageBus;
 use crate::llm::LlmClient;
-use crate::models::{ModelBound, ModelSpec};
+use crate::models::ModelSpec;
 use crate::threads::{DEFAULT_STACK, Seat, Threads, derived_cap};
 
 /// The evaluator, the timer and the two queues.
@@ -53,7 +54,18 @@ pub struct JobDispatcherBuilder {
     stack_size: usize,
     model: Option<(ModelSpec, Arc<dyn LlmClient>)>,
     databases: DbResourceProviders,
+    memory: Memory,
+    memory_progress: bool,
     refused: Option<BuildError>,
+}
+
+/// What the memory gate reads.
+enum Memory {
+    /// The process's resident set, where the system tells it.
+    Process,
+    Source(Arc<dyn MemorySource>),
+    /// There is no gate.
+    None,
 }
 
 impl JobDispatcherBuilder {
@@ -65,6 +77,8 @@ impl JobDispatcherBuilder {
             stack_size: DEFAULT_STACK,
             model: None,
             databases: DbResourceProviders::new(),
+            memory: Memory::Process,
+            memory_progress: true,
             refused: None,
         }
     }
@@ -114,6 +128,31 @@ impl JobDispatcherBuilder {
         self
     }
 
+    /// What the memory gate reads. The process's resident set against the tightest of its control
+    /// group's limit and physical memory unless set, and no gate where the system does not tell
+    /// them; see [`memory_source`](crate::admission::memory_source) for a better one.
+    ///
+    /// The gate starts no job that holds anything at 95 % and above until memory is below 90 %, and
+    /// then lets those that waited go one by one.
+    pub fn memory(mut self, source: impl MemorySource) -> Self {
+        self.memory = Memory::Source(Arc::new(source));
+        self
+    }
+
+    /// No memory gate: jobs start whatever memory reads.
+    pub fn without_memory_gate(mut self) -> Self {
+        self.memory = Memory::None;
+        self
+    }
+
+    /// Whether one job goes every 30 seconds while memory holds everyone back and nothing runs
+    /// whose end could free any. It does unless set: a source that never falls would otherwise stop
+    /// the process for good. Each is logged as an error.
+    pub fn memory_progress(mut self, on: bool) -> Self {
+        self.memory_progress = on;
+        self
+    }
+
     /// Builds the dispatcher. It takes no submissions until it is started.
     ///
     /// # Errors
@@ -149,12 +188,15 @@ impl JobDispatcherBuilder {
         };
         let http =
             CountingGate::http(self.http_connections).map_err(refused("http_connections"))?;
-        let model = self
-            .model
-            .map(|(spec, client)| configure(spec, client, &*self.clock))
-            .transpose()
-            .map_err(refused("model"))?;
-
+        let model = self.model.map(|(spec, client)| ConfiguredModel {
+            spec: Arc::new(spec),
+            client,
+        });
+        let progress = self.memory_progress;
+        let memory = self
+            .memory
+            .source()
+            .map(|source| MemorySettings { source, progress });
         let threads = Threads::new(cap, self.stack_size);
         let per_pool = if cap >= AMPLE_THREADS { 2 } else { 1 };
         let pool = |name, seats: usize| {
@@ -162,7 +204,7 @@ impl JobDispatcherBuilder {
             Pool::new(name, Arc::clone(&self.clock), seats)
         };
         let reapers = per_pool * 2 + 1;
-        Ok(JobDispatcher::new(Inner::new(Parts {
+        let inner = Inner::new(Parts {
             bus: MessageBus::new(Arc::clone(&self.clock), Arc::clone(&threads)),
             router: Router::new(Marks::new(cap, OWN_THREADS + reapers)),
             closers: pool("nucleo-close", per_pool),
@@ -173,36 +215,33 @@ impl JobDispatcherBuilder {
             http: Arc::new(http),
             model,
             databases: self.databases,
-        })))
+            memory,
+        });
+        if let Some(model) = inner.model() {
+            // Made now, so that an entry that cannot work is told here.
+            inner
+                .limiters()
+                .account_for(&model.spec)
+                .map_err(refused("model"))?;
+        }
+        Ok(JobDispatcher::new(inner))
     }
 }
 
-fn configure(
-    spec: ModelSpec,
-    client: Arc<dyn LlmClient>,
-    clock: &dyn Clock,
-) -> Result<ConfiguredModel, JobError> {
-    let account = match spec.bound {
-        ModelBound::Quota {
-            tokens_per_minute,
-            requests_per_minute,
-        } => {
-            let requests = requests_per_minute.map_or_else(
-                || (tokens_per_minute.get() / 1_000).max(1),
-                std::num::NonZeroU32::get,
-            );
-            let budget = TokenBudget::new(tokens_per_minute.get(), requests);
-            ModelAccount::Bucket(Arc::new(TokenBucket::new(&*spec.id, budget, clock.now())?))
+impl Memory {
+    fn source(self) -> Option<Arc<dyn MemorySource>> {
+        match self {
+            Self::Source(source) => Some(source),
+            Self::None => None,
+            Self::Process => match ProcessMemory::new() {
+                Ok(process) => Some(Arc::new(process)),
+                Err(error) => {
+                    log::warn!("there is no memory gate: {error}");
+                    None
+                }
+            },
         }
-        ModelBound::Concurrency(at_once) => {
-            ModelAccount::Gate(Arc::new(CountingGate::model(&spec.id, at_once.get())?))
-        }
-    };
-    Ok(ConfiguredModel {
-        spec: Arc::new(spec),
-        client,
-        account,
-    })
+    }
 }
 
 impl fmt::Debug for JobDispatcherBuilder {

@@ -11,15 +11,14 @@ use super::Owner;
 use super::delayed::DueSubmission;
 use super::door::SubmitError;
 use super::entry::Entry;
+use super::limiters::{LimiterRegistry, ModelAccount};
 use super::reaper::Pool;
 use super::routing::Router;
 use super::settle;
 use super::stoppable::Stoppable;
 use super::timer::{AlarmKey, Timer};
 use super::{starvation, timeout};
-use crate::admission::{
-    Admission, CountingGate, Demand, HttpConnectionGate, ModelGate, TokenBucket,
-};
+use crate::admission::{Admission, CountingGate, Demand, HttpConnectionGate, MemorySettings};
 use crate::clock::{Clock, WaitCell};
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
@@ -31,7 +30,7 @@ use crate::llm::{CallOptions, LlmClient, ModelClient};
 use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::threads::Threads;
+use crate::threads::{Seat, Threads};
 
 /// How often stale subscriptions are looked for (BUS-7).
 const STALE_SWEEP: Duration = Duration::from_secs(60);
@@ -77,6 +76,7 @@ pub(crate) struct Inner {
     http: Arc<HttpConnectionGate>,
     model: Option<ConfiguredModel>,
     databases: DbResourceProviders,
+    limiters: LimiterRegistry,
     stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
     phase: Mutex<Phase>,
     jobs: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
@@ -110,14 +110,19 @@ pub(super) struct Parts {
     pub(super) http: Arc<HttpConnectionGate>,
     pub(super) model: Option<ConfiguredModel>,
     pub(super) databases: DbResourceProviders,
+    pub(super) memory: Option<MemorySettings>,
 }
 
 impl Inner {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
+        let clock = &parts.clock;
+        let admission = Admission::new(Arc::clone(clock), parts.bus.clone(), parts.memory);
+        let limiters = LimiterRegistry::new(Arc::clone(clock), admission.clone());
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             owner: OnceLock::new(),
-            admission: Admission::new(Arc::clone(&parts.clock), parts.bus.clone()),
+            admission,
+            limiters,
             clock: parts.clock,
             bus: parts.bus,
             threads: parts.threads,
@@ -192,6 +197,10 @@ impl Inner {
 
     pub(super) fn http(&self) -> &Arc<HttpConnectionGate> {
         &self.http
+    }
+
+    pub(super) fn limiters(&self) -> &LimiterRegistry {
+        &self.limiters
     }
 
     pub(super) fn databases(&self) -> &DbResourceProviders {
@@ -300,22 +309,33 @@ impl Inner {
 
     // Who does not end, and who cannot begin.
 
-    /// A job's thread begins its work.
-    pub(super) fn thread_begins(&self) {
+    /// A seat for a job's thread, up to `mark`. Its job counts as active from before the seat is
+    /// taken: a seat that nobody is seen to use would look as if nothing could move.
+    pub(super) fn job_seat(&self, mark: usize) -> Option<Seat> {
         self.active.fetch_add(1, Ordering::SeqCst);
+        let seat = self.threads.try_seat(mark);
+        if seat.is_none() {
+            // Whoever asked in vain puts its job in line, and the queue looks.
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
+        seat
     }
 
-    /// A job's thread ends, at last when it was left behind.
+    /// A job's thread has done its work, at last when it was left behind.
     pub(super) fn thread_ends(&self, entry: &Entry) {
         let left_behind = {
             let mut abandoned = self.abandoned.lock();
             entry.end_thread();
             abandoned.remove(entry.job().id())
         };
-        if left_behind.is_none() {
-            self.active.fetch_sub(1, Ordering::SeqCst);
-        }
         drop(left_behind);
+    }
+
+    /// The seat of a job's thread is back. One that was left behind is not counted any more.
+    pub(super) fn thread_gone(self: &Arc<Self>, entry: &Entry) {
+        if !entry.is_abandoned() && self.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+            starvation::relieve(self);
+        }
     }
 
     /// Leaves a job's thread behind and lists it until it ends. Answers false when it has ended, or
@@ -439,6 +459,10 @@ impl Inner {
 
     // Its models.
 
+    pub(super) fn model(&self) -> Option<&ConfiguredModel> {
+        self.model.as_ref()
+    }
+
     /// The model for a need, with its price.
     pub(super) fn resolve(&self, need: &ModelNeed) -> Result<ResolvedModel, JobError> {
         let model = self.model.as_ref().ok_or_else(|| {
@@ -456,6 +480,7 @@ impl Inner {
         Ok(ResolvedModel {
             slot: need.slot,
             reservation: need.price(&model.spec)?,
+            account: self.limiters.account_for(&model.spec)?,
             model: model.clone(),
         })
     }
@@ -522,19 +547,11 @@ pub enum UnresponsiveReason {
     Abandoned,
 }
 
-/// A model, its client and its account.
+/// A model and its client.
 #[derive(Clone)]
 pub(super) struct ConfiguredModel {
     pub(super) spec: Arc<ModelSpec>,
     pub(super) client: Arc<dyn LlmClient>,
-    pub(super) account: ModelAccount,
-}
-
-/// What bounds the use of a model.
-#[derive(Clone)]
-pub(super) enum ModelAccount {
-    Bucket(Arc<TokenBucket>),
-    Gate(Arc<ModelGate>),
 }
 
 /// A need, resolved and priced for one attempt.
@@ -542,11 +559,12 @@ pub(super) struct ResolvedModel {
     slot: ModelSlot,
     reservation: Reservation,
     model: ConfiguredModel,
+    account: ModelAccount,
 }
 
 impl ResolvedModel {
     pub(super) fn add_to(&self, demand: &mut Demand) {
-        match &self.model.account {
+        match &self.account {
             ModelAccount::Bucket(bucket) => demand.add(bucket, self.reservation.total()),
             ModelAccount::Gate(gate) => demand.add::<CountingGate>(gate, ()),
         }
@@ -556,7 +574,7 @@ impl ResolvedModel {
         let Reservation {
             output, thinking, ..
         } = self.reservation;
-        let bucket = match &self.model.account {
+        let bucket = match &self.account {
             ModelAccount::Bucket(bucket) => Some(Arc::clone(bucket)),
             ModelAccount::Gate(_) => None,
         };

@@ -192,9 +192,7 @@ impl Router {
                 rank: lines.rank(entry, priority_queue),
             };
             let free = entry.runs_at_once() || lines.line(class).is_empty();
-            let seat = free
-                .then(|| inner.threads().try_seat(self.marks.of(class)))
-                .flatten();
+            let seat = free.then(|| inner.job_seat(self.marks.of(class))).flatten();
             if seat.is_none() {
                 lines.insert(entry, place);
             }
@@ -292,6 +290,12 @@ impl Router {
     fn start(&self, inner: &Arc<Inner>, entry: Arc<Entry>, seat: Seat, place: Place) {
         let kept = Arc::downgrade(&entry);
         let name = Arc::clone(&entry.job().profile().ids.job);
+        // Not before the seat is back: a thread that is about to give it back is what somebody
+        // who waits for one waits for.
+        let seat = {
+            let (inner, entry) = (Arc::clone(inner), Arc::clone(&entry));
+            seat.then(move || inner.thread_gone(&entry))
+        };
         let spawned = {
             let inner = Arc::clone(inner);
             Threads::spawn(seat, &name, move || attempt::run(&inner, &entry))
@@ -373,7 +377,7 @@ impl Router {
             if lines.line(class).is_empty() {
                 continue;
             }
-            let Some(seat) = inner.threads().try_seat(self.marks.of(class)) else {
+            let Some(seat) = inner.job_seat(self.marks.of(class)) else {
                 continue;
             };
             if let Some((rank, entry)) = lines.line(class).pop_first() {

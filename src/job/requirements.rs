@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::admission::{CountingGate, Demand, RateLimiter};
+use crate::admission::{CountingGate, Demand, McpEndpoint, RateLimiter};
 use crate::db::{DbResourceProvider, ErasedProvider, erase, identity};
 use crate::error::{JobError, UpstreamFailure};
 use crate::models::{Depth, Grade, ModelNeed, ModelSlot, OutputSize, estimate_tokens};
@@ -111,6 +111,11 @@ impl JobRequirements {
     /// One permit of a gate of the user's own.
     pub fn permit(self, gate: &Arc<CountingGate>) -> Self {
         self.limiter(gate, ())
+    }
+
+    /// A slot for a call of an MCP server over stdio: one of the pool and one of the server's own.
+    pub fn mcp_slot(self, endpoint: &McpEndpoint) -> Self {
+        self.permit(endpoint.pool()).permit(endpoint.gate())
     }
 
     /// A place in the dispatcher's HTTP pool. A job that calls a model has one without asking.

@@ -79,7 +79,7 @@ fn read_limits() -> SystemLimits {
         cgroup_pids: fs::read_to_string("/proc/self/cgroup")
             .ok()
             .and_then(|groups| {
-                cgroup_pid_files(&groups)
+                crate::cgroup::limit_files(&groups, "pids", "pids.max", "pids.max")
                     .iter()
                     .filter_map(|path| number(path))
                     .min()
@@ -99,33 +99,6 @@ fn soft_process_limit(limits: &str) -> Option<usize> {
         .lines()
         .find(|line| line.starts_with("Max processes"))?;
     line.split_whitespace().nth(2)?.parse().ok()
-}
-
-/// The `pids.max` files of this process's control groups and their parents, for both versions.
-#[cfg(target_os = "linux")]
-fn cgroup_pid_files(groups: &str) -> Vec<String> {
-    let mut files = Vec::new();
-    for line in groups.lines() {
-        let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next())
-        else {
-            continue;
-        };
-        let root = match controllers {
-            "" => "/sys/fs/cgroup",
-            list if list.split(',').any(|name| name == "pids") => "/sys/fs/cgroup/pids",
-            _ => continue,
-        };
-        let mut group = path.trim_end_matches('/');
-        loop {
-            files.push(format!("{root}{group}/pids.max"));
-            match group.rfind('/') {
-                Some(parent) => group = &group[..parent],
-                None => break,
-            }
-        }
-    }
-    files
 }
 
 #[cfg(test)]
@@ -163,16 +136,6 @@ mod tests {
         let text =
             "Max processes             unlimited            unlimited            processes\n";
         assert_eq!(soft_process_limit(text), None);
-        assert_eq!(
-            cgroup_pid_files("0::/a/b\n3:cpu:/x\n4:pids,cpu:/y\n"),
-            [
-                "/sys/fs/cgroup/a/b/pids.max",
-                "/sys/fs/cgroup/a/pids.max",
-                "/sys/fs/cgroup/pids.max",
-                "/sys/fs/cgroup/pids/y/pids.max",
-                "/sys/fs/cgroup/pids/pids.max",
-            ]
-        );
         assert!(derived_cap() > 0);
     }
 }

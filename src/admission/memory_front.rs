@@ -1,0 +1,241 @@
+//! The memory gate in front of the line: it reads the source, and tells who is held on memory.
+//!
+//! Memory is no entry of a demand. Every demand that has entries meets it before any account and
+//! takes from it last; what it holds, it tells as the account `memory`. A grant that it never held
+//! makes no event there, for nothing was taken that could come back.
+//!
+//! # Invariants
+//!
+//! 1. The gate's count of who is held is the number of waiters with a `memory_since`.
+//! 2. A source that cannot be read changes nothing: the last reading stands, and the first failure
+//!    of a row is logged. Before the first reading everyone goes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::account::AccountKey;
+use super::line::Waiter;
+use super::memory::{LatchTurn, MemoryGate, MemoryReading, MemoryStatus};
+use super::memory_source::MemorySource;
+use super::outbox::{Note, Outbox};
+use crate::error::JobError;
+use crate::events::{LimiterChange, RejectReason};
+use crate::job::JobSnapshot;
+use crate::unwind::{contain, contain_result};
+
+/// What the memory gate of an admission is made of.
+pub(crate) struct MemorySettings {
+    pub(crate) source: Arc<dyn MemorySource>,
+    /// MEM-9: whether one job goes every 30 seconds while nothing runs whose end could help.
+    pub(crate) progress: bool,
+}
+
+/// The gate, if there is one. Without one nobody is ever held on memory.
+#[derive(Default)]
+pub(super) struct MemoryFront {
+    gated: Option<Gated>,
+}
+
+struct Gated {
+    gate: MemoryGate,
+    source: Arc<dyn MemorySource>,
+    /// Asked for once, before anything runs under the monitor's lock.
+    name: String,
+    key: AccountKey,
+    fault: Option<Arc<str>>,
+}
+
+impl MemoryFront {
+    pub(super) fn new(settings: MemorySettings) -> Self {
+        Self {
+            gated: Some(Gated {
+                gate: MemoryGate::new(settings.progress),
+                name: contain("memory source", || settings.source.name().to_owned())
+                    .unwrap_or_else(|_| "unnamed".to_owned()),
+                source: settings.source,
+                key: AccountKey::new("memory"),
+                fault: None,
+            }),
+        }
+    }
+
+    pub(super) fn key(&self) -> Option<&AccountKey> {
+        self.gated.as_ref().map(|gated| &gated.key)
+    }
+
+    /// One look: at each arrival, at the start of each pass and at each settlement.
+    pub(super) fn look(&mut self, out: &mut Outbox) {
+        let Some(gated) = &mut self.gated else { return };
+        match gated.read() {
+            Ok(reading) => {
+                gated.fault = None;
+                match gated.gate.look(reading) {
+                    Some(LatchTurn::Set) => out.log(
+                        log::Level::Warn,
+                        format!(
+                            "memory is critical, nothing more starts: {}",
+                            gated.status()
+                        ),
+                    ),
+                    Some(LatchTurn::Cleared) => out.log(
+                        log::Level::Info,
+                        format!("memory has recovered: {}", gated.status()),
+                    ),
+                    None => {}
+                }
+            }
+            Err(error) => {
+                let fault = error.to_string();
+                if gated.fault.is_none() {
+                    out.log(
+                        log::Level::Warn,
+                        format!(
+                            "the memory source '{}' cannot be read, its last reading stands: {fault}",
+                            gated.name
+                        ),
+                    );
+                }
+                gated.fault = Some(fault.into());
+            }
+        }
+    }
+
+    /// Whether an arrival goes on to the accounts; else it joins memory's line.
+    pub(super) fn passes_arrival(&self) -> bool {
+        self.gated.as_ref().is_none_or(|gated| gated.gate.is_open())
+    }
+
+    /// Whether a waiter goes on to the accounts. Within one pass the answer changes only from yes
+    /// to no, at a grant: so while the head is held, everyone behind it is.
+    pub(super) fn passes(&self, now: Instant) -> bool {
+        self.gated.as_ref().is_none_or(|gated| gated.gate.fits(now))
+    }
+
+    pub(super) fn earliest(&self, now: Instant) -> Option<Instant> {
+        self.gated.as_ref()?.gate.earliest(now)
+    }
+
+    /// A waiter is held on memory; told once, however often it is refused again.
+    pub(super) fn hold(&mut self, waiter: &mut Waiter, now: Instant, out: &mut Outbox) {
+        let Some(gated) = &mut self.gated else { return };
+        if waiter.memory_since.is_some() {
+            return;
+        }
+        waiter.memory_since = Some(now);
+        gated.gate.join(now);
+        let snapshot = waiter.ask.snapshot.as_ref();
+        gated.tell(snapshot, LimiterChange::Held, None, Duration::ZERO, out);
+    }
+
+    /// The accounts have granted: the release is stamped. Answers how long memory held it.
+    pub(super) fn granted(
+        &mut self,
+        waiter: &Waiter,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Option<(Arc<str>, Duration)> {
+        let gated = self.gated.as_mut()?;
+        if gated.gate.take(now) {
+            out.log(
+                log::Level::Error,
+                format!(
+                    "memory lets one job go because nothing has run for 30 s that could free any: \
+                     {} by '{}'. A source that never falls, as a resident set may not, needs \
+                     another: the counting allocator",
+                    gated.status(),
+                    gated.name
+                ),
+            );
+        }
+        let since = waiter.memory_since?;
+        gated.gate.leave();
+        let wait = now.saturating_duration_since(since);
+        let snapshot = waiter.ask.snapshot.as_ref();
+        gated.tell(snapshot, LimiterChange::GrantedFromHold, None, wait, out);
+        Some((gated.key.name_shared(), wait))
+    }
+
+    /// A waiter leaves without a grant.
+    pub(super) fn rejected(
+        &mut self,
+        waiter: &Waiter,
+        reason: RejectReason,
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        let (Some(gated), Some(since)) = (&mut self.gated, waiter.memory_since) else {
+            return;
+        };
+        gated.gate.leave();
+        let wait = now.saturating_duration_since(since);
+        let snapshot = waiter.ask.snapshot.as_ref();
+        gated.tell(snapshot, LimiterChange::Rejected, Some(reason), wait, out);
+    }
+
+    /// A job with entries has finished.
+    pub(super) fn completed(&mut self, now: Instant) {
+        if let Some(gated) = &mut self.gated {
+            gated.gate.completed(now);
+        }
+    }
+
+    pub(super) fn stop(&mut self) {
+        if let Some(gated) = &mut self.gated {
+            gated.gate.stop();
+        }
+    }
+
+    pub(super) fn status(&self) -> Option<MemoryStatus> {
+        self.gated.as_ref().map(Gated::status)
+    }
+
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn held(&self) -> Option<usize> {
+        self.gated.as_ref().map(|gated| gated.gate.held())
+    }
+}
+
+impl Gated {
+    fn read(&self) -> Result<MemoryReading, JobError> {
+        let reading = contain_result("memory source", || {
+            self.source
+                .read()
+                .map_err(|error| JobError::system("memory source", error.to_string()))
+        })?;
+        if reading.capacity == 0 {
+            return Err(JobError::system(
+                "memory source",
+                "it says that there is no memory at all",
+            ));
+        }
+        Ok(reading)
+    }
+
+    fn status(&self) -> MemoryStatus {
+        MemoryStatus {
+            fault: self.fault.clone(),
+            ..self.gate.status()
+        }
+    }
+
+    fn tell(
+        &self,
+        snapshot: Option<&JobSnapshot>,
+        change: LimiterChange,
+        reason: Option<RejectReason>,
+        wait: Duration,
+        out: &mut Outbox,
+    ) {
+        let Some(snapshot) = snapshot else { return };
+        out.note(Note {
+            account: self.key.name_shared(),
+            status: self.status().as_account(),
+            amount: 1,
+            waiters: self.gate.held(),
+            change,
+            reason,
+            wait,
+            snapshot: snapshot.clone(),
+        });
+    }
+}
