@@ -81,7 +81,7 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let taken = inner.closers().try_run(move || {
         closing.job().fire_timeout();
         if let Some(attempt) = closing.attempt()
-            && let Err(error) = attempt.close()
+            && let Err(error) = attempt.close_handles()
         {
             log::warn!("{}: {error}", closing.job().id());
         }
