@@ -91,6 +91,11 @@
 //! A job may also be submitted [`after`](Submission::after) others: it waits for them without a
 //! thread, and finds their results on its context.
 //!
+//! # What may be reached
+//!
+//! What a model writes is untrusted. A flow is bound to a scope and every submission in it is judged
+//! at the door; guards judge who asks, with what, and what comes out ([`guard`]).
+//!
 //! # What happens
 //!
 //! Everything that happens is an event on the bus ([`events`]); publishing never waits. [`observe`]
