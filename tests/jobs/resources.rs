@@ -596,3 +596,23 @@ fn callbacks_of_a_timeout_run_also_when_another_jobs_callback_is_stuck() {
         assert!(handle.get().unwrap_err().is_timed_out());
     }
 }
+
+// case RES-17
+#[test]
+fn the_http_pool_is_one_gate_of_a_thousand_places_unless_set() {
+    for (set, places) in [(None, 1_000), (Some(7), 7)] {
+        let host = Host::with(|builder| match set {
+            None => builder,
+            Some(connections) => builder.http_connections(connections),
+        });
+        let job = job_fn(|| JobRequirements::none().http_connection(), |_, _| Ok(()));
+        host.submit(job).get().unwrap();
+        let event = host
+            .events
+            .wait_until(|event| matches!(event, Event::Limiter(_)));
+        let Event::Limiter(limiter) = &*event else {
+            unreachable!("it was waited for")
+        };
+        assert_eq!((&*limiter.account, limiter.capacity), ("http", places));
+    }
+}
