@@ -45,7 +45,7 @@ use crate::events::{
 };
 use crate::job::core::Supervisor;
 use crate::job::{JobHandle, current};
-use crate::threads::Threads;
+use crate::threads::{Seat, Threads};
 
 pub use builder::{BuildError, JobDispatcherBuilder};
 pub use delayed::DelayedHandle;
@@ -123,16 +123,11 @@ impl JobDispatcher {
                 )),
             };
         }
-        inner.bus().start();
-        inner.admission().start(inner.threads())?;
-        self.spawn("nucleo-timer", |inner| {
-            let clock = Arc::clone(inner.clock());
-            inner
-                .timer()
-                .serve(&*clock, |alarm| timeout::ring(inner, alarm));
-        })?;
-        self.spawn("nucleo-priority", |inner| inner.router().serve(inner, true))?;
-        self.spawn("nucleo-fifo", |inner| inner.router().serve(inner, false))?;
+        if let Err(error) = self.start_threads() {
+            // What has started ends again, and nothing is taken that nobody would run.
+            shutdown::begin(inner);
+            return Err(error);
+        }
         inner.arm_stale_sweep();
         let at = inner.clock().wall();
         inner
@@ -143,18 +138,36 @@ impl JobDispatcher {
         Ok(())
     }
 
+    fn start_threads(&self) -> Result<(), JobError> {
+        let inner = self.inner();
+        inner.bus().start();
+        inner.admission().start(self.own_seat()?)?;
+        self.spawn("nucleo-timer", |inner| {
+            let clock = Arc::clone(inner.clock());
+            inner
+                .timer()
+                .serve(&*clock, |alarm| timeout::ring(inner, alarm));
+        })?;
+        self.spawn("nucleo-priority", |inner| inner.router().serve(inner, true))?;
+        self.spawn("nucleo-fifo", |inner| inner.router().serve(inner, false))
+    }
+
+    fn own_seat(&self) -> Result<Seat, JobError> {
+        self.inner().own_seat().ok_or_else(|| {
+            JobError::system(
+                "dispatcher",
+                "the seats of the runtime's own threads are gone",
+            )
+        })
+    }
+
     fn spawn(
         &self,
         name: &str,
         serve: impl FnOnce(&Arc<Inner>) + Send + 'static,
     ) -> Result<(), JobError> {
         let inner = Arc::clone(self.inner());
-        let seat = inner.threads().try_seat(usize::MAX).ok_or_else(|| {
-            JobError::system(
-                "dispatcher",
-                "no thread is left under the cap for the runtime",
-            )
-        })?;
+        let seat = self.own_seat()?;
         Threads::spawn(seat, name, move || serve(&inner))
             .map(drop)
             .map_err(|error| {
@@ -206,7 +219,7 @@ impl JobDispatcher {
         inner.accepts(true)?;
         let clock = Arc::clone(inner.clock());
         let (submission, handle) = delayed::delayed(clock, parent.into(), job);
-        match door::judge_caller(current::current().as_ref()) {
+        match door::judge_caller(current::owner().as_ref()) {
             Ok(()) => inner.arm_delayed(delay, submission),
             Err(refusal) => submission.refuse(refusal),
         }

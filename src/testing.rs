@@ -88,7 +88,11 @@ impl AdmissionBench {
         memory: Option<MemorySettings>,
     ) -> Result<Self, JobError> {
         let admission = Admission::new(Arc::clone(&clock), bus.clone(), memory);
-        admission.start(&Threads::new(derived_cap(), DEFAULT_STACK))?;
+        let threads = Threads::new(derived_cap(), DEFAULT_STACK);
+        let seat = threads.try_seat(usize::MAX).ok_or_else(|| {
+            JobError::system("admission", "this system has no thread for the evaluator")
+        })?;
+        admission.start(seat)?;
         Ok(Self { admission, clock })
     }
 

@@ -11,6 +11,7 @@
 //!    side raises `starved` before its last try, the giving side lowers `live` before it reads
 //!    `starved`, both sequentially consistent, so one of them sees the other.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -26,12 +27,23 @@ pub(crate) use limits::derived_cap;
 /// The stack of a job's thread unless the builder says otherwise: what the standard library takes.
 pub(crate) const DEFAULT_STACK: usize = 2 * 1024 * 1024;
 
+crate::sync::thread_local! {
+    static RUNTIME_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread was started by a runtime.
+pub(crate) fn is_runtime_thread() -> bool {
+    RUNTIME_THREAD.with(Cell::get)
+}
+
 /// The runtime's threads: how many may be, how many are.
 #[derive(Debug)]
 pub(crate) struct Threads {
     cap: usize,
     stack_size: usize,
     live: AtomicUsize,
+    /// Those of them that run no jobs and do not count against a mark: subscriptions.
+    aside: AtomicUsize,
     /// The most that were ever alive at once.
     peak: AtomicUsize,
     starved: AtomicBool,
@@ -44,6 +56,7 @@ pub(crate) struct Seat {
     threads: Arc<Threads>,
     /// Runs once the seat has been given back.
     then: Option<Box<dyn FnOnce() + Send>>,
+    aside: bool,
 }
 
 impl Seat {
@@ -66,6 +79,7 @@ impl Threads {
             cap,
             stack_size,
             live: AtomicUsize::new(0),
+            aside: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             starved: AtomicBool::new(false),
             waiting: Mutex::default(),
@@ -84,9 +98,23 @@ impl Threads {
         self.peak.load(Ordering::SeqCst)
     }
 
-    /// A seat, if fewer than `mark` threads live; a mark above the cap counts as the cap.
+    /// A seat for a subscription. It leaves one to the jobs, and does not count against their
+    /// marks: observers cannot keep work from being done.
+    pub(crate) fn try_seat_aside(self: &Arc<Self>) -> Option<Seat> {
+        let mut seat = self.try_seat(self.cap.saturating_sub(1 + self.aside()))?;
+        self.aside.fetch_add(1, Ordering::SeqCst);
+        seat.aside = true;
+        Some(seat)
+    }
+
+    fn aside(&self) -> usize {
+        self.aside.load(Ordering::SeqCst)
+    }
+
+    /// A seat, if fewer than `mark` threads live that are not set aside, and fewer than the cap in
+    /// all.
     pub(crate) fn try_seat(self: &Arc<Self>, mark: usize) -> Option<Seat> {
-        let mark = mark.min(self.cap);
+        let mark = mark.saturating_add(self.aside()).min(self.cap);
         let mut live = self.live.load(Ordering::SeqCst);
         loop {
             if live >= mark {
@@ -103,6 +131,7 @@ impl Threads {
                     return Some(Seat {
                         threads: Arc::clone(self),
                         then: None,
+                        aside: false,
                     });
                 }
                 Err(now) => live = now,
@@ -134,6 +163,7 @@ impl Threads {
             .name(thread_name(name))
             .stack_size(stack_size)
             .spawn(move || {
+                RUNTIME_THREAD.with(|mark| mark.set(true));
                 body();
                 drop(seat);
             })
@@ -142,6 +172,9 @@ impl Threads {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        if self.aside {
+            self.threads.aside.fetch_sub(1, Ordering::SeqCst);
+        }
         self.threads.live.fetch_sub(1, Ordering::SeqCst);
         if self.threads.starved.load(Ordering::SeqCst)
             && self.threads.starved.swap(false, Ordering::SeqCst)

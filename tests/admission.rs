@@ -153,6 +153,7 @@ fn two_amounts_on_one_account_are_asked_together() {
 }
 
 // case ADM-15
+// case RES-15
 // case F8
 #[test]
 fn a_cancelled_head_leaves_at_once_and_reserves_nothing() {
@@ -634,4 +635,42 @@ fn many_threads_at_once_never_pass_the_limit() {
     });
     assert!(most.load(Ordering::SeqCst) <= 3);
     assert_eq!((slots.in_use(), line.parked()), (0, 0));
+}
+
+// case ACC-07
+#[test]
+fn an_account_that_cannot_describe_itself_has_no_event_and_serves_all_the_same() {
+    struct Shy(AccountKey);
+    impl RateLimiter for Shy {
+        type Amount = ();
+        fn account_for(&self, (): &()) -> AccountKey {
+            self.0.clone()
+        }
+        fn describe(&self, _: &AccountKey) -> AccountStatus {
+            panic!("no name for this");
+        }
+        fn replenishment(&self) -> Replenishment {
+            Replenishment::Release
+        }
+        fn fits(&self, _: &[()], _: &[()], _: Instant) -> Result<bool, JobError> {
+            Ok(true)
+        }
+        fn try_take(&self, _: &[()], _: &[()], _: Instant) -> Result<bool, JobError> {
+            Ok(true)
+        }
+        fn give(&self, _: &[()], _: Instant) {}
+        fn earliest_fit(&self, _: &[()], _: &[()], _: Instant) -> Option<Instant> {
+            None
+        }
+    }
+    let line = Line::new();
+    let (_subscription, events) = recorded(&line);
+    let (shy, slots) = (Arc::new(Shy(AccountKey::new("shy"))), gate("slots", 1));
+    drop(line.admit(both((&shy, ()), (&slots, ()))).unwrap());
+    line.bus.stop().unwrap();
+    let told: Vec<_> = events.try_iter().map(|(change, ..)| change).collect();
+    assert_eq!(
+        told,
+        [LimiterChange::GrantedImmediate, LimiterChange::Released]
+    );
 }

@@ -3,9 +3,11 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use nucleo_runtime::admission::CountingGate;
+use nucleo_runtime::events::{EventFilter, EventKind};
 use nucleo_runtime::{
-    ErrorKind, JobDispatcher, JobError, JobHandle, JobRequirements, ManualClock, Workflow, doer_fn,
-    governor, job_fn,
+    ErrorKind, JobDispatcher, JobError, JobHandle, JobRequirements, ManualClock, ShutdownError,
+    Workflow, doer_fn, governor, job_fn,
 };
 
 fn with_cap(threads: Option<usize>) -> (JobDispatcher, Workflow) {
@@ -182,5 +184,119 @@ fn code_on_an_orchestrators_thread_finds_its_dispatcher() {
         )
         .unwrap();
     root.get().unwrap();
+    dispatcher.shutdown(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn subscriptions_leave_a_thread_to_the_jobs_and_the_runtime_its_own() {
+    let dispatcher = JobDispatcher::builder().max_threads(9).build().unwrap();
+    let observer = || Arc::new(|_: &Arc<nucleo_runtime::events::Event>| {});
+    let mut subscriptions = Vec::new();
+    // Before the start as well: the runtime's own threads have their seats.
+    while let Ok(subscription) = dispatcher.subscribe(EventFilter::all(), observer()) {
+        subscriptions.push(subscription);
+        assert!(subscriptions.len() < 9);
+    }
+    dispatcher.start().unwrap();
+    let workflow = Workflow::new("user", "test").unwrap();
+    for _ in 0..20 {
+        let job = job_fn(JobRequirements::none, |_, _| Ok(1));
+        assert_eq!(
+            *dispatcher.submit(&workflow, job).unwrap().get().unwrap(),
+            1
+        );
+    }
+    dispatcher.shutdown(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn a_cap_that_two_dispatchers_use_up_together_is_noticed() {
+    let (one, workflow) = with_cap(Some(8));
+    let (other, _) = with_cap(Some(8));
+    let (first, second) = (one.clone(), other.clone());
+    let flow = workflow.clone();
+    let root = one
+        .submit(
+            &workflow,
+            doer_fn(move |_| {
+                let (back, flow_back) = (first.clone(), flow.clone());
+                let across = second.submit(
+                    &flow,
+                    doer_fn(move |_| {
+                        let job = job_fn(JobRequirements::none, |_, _| Ok(7));
+                        back.submit(&flow_back, job)?.get().map(|seven| *seven)
+                    }),
+                )?;
+                across.get().map(|seven| *seven)
+            }),
+        )
+        .unwrap();
+    let error = root.get().unwrap_err();
+    assert!(error.to_string().contains("max_threads"), "{error}");
+    one.shutdown(Duration::from_secs(5)).unwrap();
+    other.shutdown(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn bound_work_and_callbacks_wait_by_their_jobs_rules() {
+    let (dispatcher, workflow) = with_cap(None);
+    let (own, told) = mpsc::channel::<JobHandle<()>>();
+    let root = dispatcher
+        .submit(
+            &workflow,
+            doer_fn(move |context| {
+                let own = told.recv().unwrap();
+                let bound = own.clone();
+                let error = std::thread::spawn(context.bind(move || bound.get().unwrap_err()))
+                    .join()
+                    .unwrap();
+                assert!(is_deadlock(&error), "{error}");
+                context.sleep(Duration::from_secs(86_400)).unwrap_err();
+                // Registered after the cancellation, the callback runs here and now.
+                let (tell, told) = mpsc::channel();
+                context.on_cancel(move || tell.send(own.get().unwrap_err()).unwrap());
+                let error = told.recv().unwrap();
+                assert!(is_deadlock(&error), "{error}");
+                Ok(())
+            }),
+        )
+        .unwrap();
+    own.send(root.clone()).unwrap();
+    while !root.cancel("enough") {}
+    assert!(root.get().unwrap_err().is_cancelled());
+    dispatcher.shutdown(Duration::from_secs(5)).unwrap();
+}
+
+#[test]
+fn an_observer_cannot_wait_for_the_end_of_its_own_queue() {
+    let (dispatcher, workflow) = with_cap(None);
+    let (sender, told) = mpsc::channel();
+    let ending = std::sync::Mutex::new(Some(dispatcher.clone()));
+    let _subscription = dispatcher
+        .subscribe(
+            EventFilter::all().kind(EventKind::JobCompleted),
+            Arc::new(move |_: &Arc<nucleo_runtime::events::Event>| {
+                if let Some(dispatcher) = ending.lock().unwrap().take() {
+                    let _ = sender.send(dispatcher.shutdown(Duration::from_secs(1)));
+                }
+            }),
+        )
+        .unwrap();
+    let job = job_fn(JobRequirements::none, |_, _| Ok(()));
+    dispatcher.submit(&workflow, job).unwrap().get().unwrap();
+    assert_eq!(told.recv().unwrap(), Err(ShutdownError::FromInside));
+}
+
+#[test]
+fn limits_made_as_a_program_goes_are_forgotten_when_they_are_gone() {
+    let (dispatcher, workflow) = with_cap(None);
+    for round in 0..300 {
+        // The same name for one that is gone, and a new one each time.
+        for name in ["same".to_owned(), format!("tenant-{round}")] {
+            let gate = Arc::new(CountingGate::new(name, 1).unwrap());
+            let job = job_fn(move || JobRequirements::none().permit(&gate), |_, _| Ok(()));
+            dispatcher.submit(&workflow, job).unwrap().get().unwrap();
+        }
+    }
     dispatcher.shutdown(Duration::from_secs(5)).unwrap();
 }

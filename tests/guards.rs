@@ -903,18 +903,27 @@ fn an_output_that_is_not_judged_in_time_is_not_delivered() {
 
 #[test]
 fn a_cancel_wakes_a_job_that_waits_for_its_guard() {
-    let (dispatcher, workflow) = started();
-    let (guard, ran, release) = hanging(Duration::from_secs(3_600));
-    let tool = gated(Guards::none().input(guard));
-    let executed = Arc::clone(&tool.ran);
-    let handle = dispatcher.submit(&workflow, tool).unwrap();
-    ran.recv().unwrap();
-    assert!(handle.cancel("no longer wanted"));
-    assert!(handle.get().unwrap_err().is_cancelled());
-    assert_eq!(handle.snapshot().state(), JobState::Cancelled);
-    assert_eq!(executed.load(Ordering::SeqCst), 0);
-    drop(release);
-    stop(&dispatcher);
+    // Once the work is done a cancel decides nothing any more, but what was not judged is not
+    // delivered: the job has failed.
+    for (output_side, state) in [(false, JobState::Cancelled), (true, JobState::Failed)] {
+        let (dispatcher, workflow) = started();
+        let (guard, ran, release) = hanging(Duration::from_secs(3_600));
+        let guards = if output_side {
+            Guards::none().output(guard)
+        } else {
+            Guards::none().input(guard)
+        };
+        let tool = gated(guards);
+        let executed = Arc::clone(&tool.ran);
+        let handle = dispatcher.submit(&workflow, tool).unwrap();
+        ran.recv().unwrap();
+        assert!(handle.cancel("no longer wanted"));
+        assert!(handle.get().unwrap_err().is_cancelled());
+        assert_eq!(handle.snapshot().state(), state);
+        assert_eq!(executed.load(Ordering::SeqCst), usize::from(output_side));
+        drop(release);
+        stop(&dispatcher);
+    }
 }
 
 #[test]

@@ -484,6 +484,7 @@ fn a_closure_that_ignores_its_timeout_leaves_an_orphan_that_is_listed_until_it_e
 }
 
 // case ST-14
+// case RES-16
 #[test]
 fn phase_two_is_not_stuck_behind_a_close_that_blocks_until_an_abort() {
     struct ClosesAfterAbort {

@@ -92,6 +92,10 @@ impl Corpus {
     }
 
     fn read(&mut self, root: &Path, path: &Path) {
+        // A pipe or a device of this name would be waited for, for ever.
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return self.skip(path, "it is not a regular file");
+        }
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {

@@ -238,6 +238,11 @@ impl AccountKey {
         }
     }
 
+    /// Whether no other clone of this key is left: its account is gone.
+    pub(crate) fn is_the_last(&self) -> bool {
+        Arc::strong_count(&self.seat) == 1
+    }
+
     /// Installs the wake of the monitor that the account belongs to from now on.
     ///
     /// # Errors

@@ -16,11 +16,20 @@ use crate::unwind::contain;
 #[derive(Default)]
 pub(super) struct Accounts {
     met: HashMap<u64, Registered>,
+    /// With so many met, those that are gone are looked for again.
+    look_again_at: usize,
 }
 
 struct Registered {
     key: AccountKey,
     held: usize,
+}
+
+impl Registered {
+    /// Whether the account and every demand on it have been dropped.
+    fn is_gone(&self) -> bool {
+        self.held == 0 && self.key.is_the_last()
+    }
 }
 
 impl Accounts {
@@ -36,11 +45,7 @@ impl Accounts {
             if self.met.contains_key(&key.id()) {
                 continue;
             }
-            if let Some(other) = self
-                .met
-                .values()
-                .find(|account| account.key.name() == key.name())
-            {
+            if let Some(other) = self.namesake(key) {
                 return Err(JobError::system(
                     "admission",
                     format!(
@@ -60,6 +65,7 @@ impl Accounts {
                     ),
                 )
             })?;
+            self.forget_gone();
             self.met.insert(
                 key.id(),
                 Registered {
@@ -69,6 +75,29 @@ impl Accounts {
             );
         }
         Ok(())
+    }
+
+    /// The account that has this name already, unless nobody has that account any more.
+    fn namesake(&mut self, key: &AccountKey) -> Option<&Registered> {
+        let id = self
+            .met
+            .iter()
+            .find(|(_, account)| account.key.name() == key.name())
+            .map(|(id, _)| *id)?;
+        if self.met.get(&id).is_some_and(Registered::is_gone) {
+            self.met.remove(&id);
+        }
+        self.met.get(&id)
+    }
+
+    /// Forgets the accounts that nobody has any more. Looked for each time their number has
+    /// doubled, so that a program that makes limits as it goes pays for each of them once.
+    fn forget_gone(&mut self) {
+        const FEW: usize = 64;
+        if self.met.len() >= self.look_again_at.max(FEW) {
+            self.met.retain(|_, account| !account.is_gone());
+            self.look_again_at = self.met.len() * 2;
+        }
     }
 
     /// Keeps a name from accounts: the line has an account of its own that no demand names.

@@ -28,7 +28,7 @@ use crate::job::JobContext;
 use crate::job::core::WaitingFor;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::threads::Threads;
+use crate::threads::{Seat, Threads};
 use crate::unwind::contain;
 
 /// Tells admissions apart when an account is named in two; holds no state.
@@ -126,8 +126,8 @@ impl Admission {
     /// Starts the evaluator.
     ///
     /// # Errors
-    /// `IllegalState` when it was started before; `System` when there is no thread for it.
-    pub(crate) fn start(&self, threads: &Arc<Threads>) -> Result<(), JobError> {
+    /// `IllegalState` when it was started before; `System` when its thread does not start.
+    pub(crate) fn start(&self, seat: Seat) -> Result<(), JobError> {
         {
             let mut state = self.shared.state.lock();
             if state.started {
@@ -135,12 +135,6 @@ impl Admission {
             }
             state.started = true;
         }
-        let seat = threads.try_seat(usize::MAX).ok_or_else(|| {
-            JobError::system(
-                "admission",
-                "no thread is left under the cap for the evaluator",
-            )
-        })?;
         let admission = self.clone();
         Threads::spawn(seat, "nucleo-admit", move || admission.evaluate())
             .map_err(|error| {

@@ -204,7 +204,11 @@ impl JobDispatcherBuilder {
             Pool::new(name, Arc::clone(&self.clock), seats)
         };
         let reapers = per_pool * 2 + 1;
+        let own_seats = (0..OWN_THREADS)
+            .filter_map(|_| threads.try_seat(cap))
+            .collect();
         let inner = Inner::new(Parts {
+            own_seats,
             bus: MessageBus::new(Arc::clone(&self.clock), Arc::clone(&threads)),
             router: Router::new(Marks::new(cap, OWN_THREADS + reapers)),
             closers: pool("nucleo-close", per_pool),

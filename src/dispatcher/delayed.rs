@@ -47,7 +47,7 @@ impl<T> DelayedHandle<T> {
     /// `Deadlock` when the calling job holds resources.
     pub fn get(&self) -> Result<JobHandle<T>, JobError> {
         refuse_reentry("get")?;
-        let caller = current::current();
+        let caller = current::owner();
         if let Some(caller) = caller.as_ref().filter(|caller| caller.job.is_holding()) {
             return Err(JobError::deadlock(format!(
                 "{} holds resources and may not wait for a delayed submission",

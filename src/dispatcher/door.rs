@@ -116,7 +116,7 @@ pub(super) fn submit(
     prepare: impl FnOnce() -> Prepared,
 ) -> Result<Arc<JobCore>, SubmitError> {
     refuse_reentry("submit").map_err(|_| SubmitError::InsideAccount)?;
-    let caller = current::current();
+    let caller = current::owner();
     inner.accepts(matches!(terms.parent.kind, Kind::Workflow(_)))?;
     take(inner, terms, caller.as_ref(), prepare(), judge_authority).map(|taken| taken.job)
 }
@@ -129,7 +129,7 @@ pub(super) fn submit_guard(
     prepared: Prepared,
 ) -> Result<Taken, SubmitError> {
     inner.accepts(false)?;
-    let caller = current::current();
+    let caller = current::owner();
     take(inner, terms, caller.as_ref(), prepared, |_, _| Ok(()))
 }
 

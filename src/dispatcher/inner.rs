@@ -29,7 +29,7 @@ use crate::job::resources::{ModelAccess, ResourceSet};
 use crate::llm::{CallOptions, LlmClient, ModelClient};
 use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use crate::threads::{Seat, Threads};
 
 /// How often stale subscriptions are looked for (BUS-7).
@@ -78,6 +78,7 @@ pub(crate) struct Inner {
     databases: DbResourceProviders,
     limiters: LimiterRegistry,
     stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
+    own_seats: Mutex<Vec<Seat>>,
     phase: Mutex<Phase>,
     jobs: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
     /// Jobs that were taken and whose handles have not answered.
@@ -85,8 +86,9 @@ pub(crate) struct Inner {
     /// Notified when a handle answers.
     job_settled: Arc<WaitCell>,
     failed_spawn: Mutex<Option<Instant>>,
-    /// Started jobs whose threads do not wait for another job.
-    active: AtomicUsize,
+    /// Started jobs whose threads do not wait for another job. Below zero for a moment when one that
+    /// waits is left behind.
+    active: AtomicIsize,
     /// Jobs that were settled without their threads, until those end.
     abandoned: Mutex<HashMap<Arc<str>, Abandoned>>,
 }
@@ -100,6 +102,8 @@ struct Abandoned {
 
 /// What the builder hands over.
 pub(super) struct Parts {
+    /// For the runtime's own threads, so that nothing else takes them before the start.
+    pub(super) own_seats: Vec<Seat>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) bus: MessageBus,
     pub(super) threads: Arc<Threads>,
@@ -135,12 +139,13 @@ impl Inner {
             model: parts.model,
             databases: parts.databases,
             stoppables: Mutex::default(),
+            own_seats: Mutex::new(parts.own_seats),
             phase: Mutex::new(Phase::Built),
             jobs: Mutex::default(),
             unsettled: AtomicUsize::new(0),
             job_settled: WaitCell::new(),
             failed_spawn: Mutex::new(None),
-            active: AtomicUsize::new(0),
+            active: AtomicIsize::new(0),
             abandoned: Mutex::default(),
         })
     }
@@ -219,6 +224,17 @@ impl Inner {
 
     pub(super) fn phase(&self) -> Phase {
         *self.phase.lock()
+    }
+
+    /// A seat that was kept for one of the runtime's own threads.
+    pub(super) fn own_seat(&self) -> Option<Seat> {
+        self.own_seats.lock().pop()
+    }
+
+    /// Gives back the seats of threads that will not be started.
+    pub(super) fn release_own_seats(&self) {
+        let seats = std::mem::take(&mut *self.own_seats.lock());
+        drop(seats);
     }
 
     /// Whether the end has begun.
@@ -363,7 +379,7 @@ impl Inner {
         true
     }
 
-    pub(super) fn active(&self) -> usize {
+    pub(super) fn active(&self) -> isize {
         self.active.load(Ordering::SeqCst)
     }
 
@@ -519,6 +535,14 @@ impl Supervisor for Inner {
 
     fn wait_ends(&self) {
         self.active.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn look(&self) {
+        if self.active() <= 0
+            && let Some(inner) = self.me.upgrade()
+        {
+            starvation::relieve(&inner);
+        }
     }
 }
 

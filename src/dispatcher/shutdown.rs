@@ -12,7 +12,7 @@ use crate::error::JobError;
 use crate::events::{Event, SchedulerEvent, SchedulerStopped, SchedulerStopping};
 use crate::job::core::{JobCore, WaitingFor};
 use crate::job::current;
-use crate::threads::Threads;
+use crate::threads::{self, Threads};
 
 /// What running jobs get when no timeout is given (CS-4).
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,9 +37,10 @@ pub struct ShutdownReport {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShutdownError {
-    /// Called from a job's own thread. The shutdown has begun.
+    /// Called from a job's thread or one of the runtime's, such as an observer's. The shutdown has
+    /// begun.
     #[error(
-        "a job cannot wait for its own end: the shutdown has begun, and another thread has to wait for it"
+        "a thread of a job or of the runtime cannot wait for its own end: the shutdown has begun, and another thread has to wait for it"
     )]
     FromInside,
     /// Shut down before.
@@ -57,7 +58,7 @@ pub(super) fn shutdown(
         release_reserves(inner);
         return Ok(ShutdownReport::default());
     }
-    if current::current().is_some() {
+    if is_inside() {
         if inner.advance(&running, Phase::Stopping) {
             end_elsewhere(inner, timeout);
         }
@@ -67,6 +68,12 @@ pub(super) fn shutdown(
         return Err(ShutdownError::AlreadyShutDown);
     }
     Ok(end(inner, timeout))
+}
+
+/// Whether the calling thread is one of those that the end waits for: a job's, one that works for
+/// a job, or the runtime's own, such as an observer's.
+fn is_inside() -> bool {
+    current::owner().is_some() || threads::is_runtime_thread()
 }
 
 /// The drop of the last owner: the shutdown begins, and another thread finishes it.
@@ -98,8 +105,10 @@ fn end_elsewhere(inner: &Arc<Inner>, timeout: Duration) {
 
 /// Refuses new roots and lets what runs submit and finish. Answers whether everything has ended.
 pub(super) fn drain(inner: &Arc<Inner>, timeout: Duration) -> Result<bool, JobError> {
-    if current::current().is_some() {
-        return Err(JobError::deadlock("a job cannot wait for its own end"));
+    if is_inside() {
+        return Err(JobError::deadlock(
+            "a thread of a job or of the runtime cannot wait for its own end",
+        ));
     }
     if !inner.advance(&[Phase::Started, Phase::Draining], Phase::Draining) {
         return Err(JobError::illegal_state("only a started dispatcher drains"));
@@ -222,6 +231,7 @@ pub(super) fn cancel_where(
 }
 
 fn release_reserves(inner: &Inner) {
+    inner.release_own_seats();
     inner.closers().stop();
     inner.aborters().stop();
     inner.settlers().stop();

@@ -137,7 +137,7 @@ pub(super) struct SubmissionTerms {
 
 impl SubmissionTerms {
     pub(super) fn new(parent: Parent) -> Self {
-        let caller = current::current();
+        let caller = current::owner();
         Self {
             parent,
             dependencies: Vec::new(),

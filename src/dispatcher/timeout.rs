@@ -68,10 +68,12 @@ pub(super) fn ring(inner: &Arc<Inner>, alarm: Alarm) {
 /// TO-2: the flags are raised here; callbacks and closing are somebody else's.
 fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let job = entry.job();
-    let decided = job.signal_timeout();
+    // The job may have found out before the timer did, and raised the flags itself.
+    job.signal_timeout();
+    let timed_out = job.decision() == Decision::TimedOut;
     let grace = grace(job.terms().timeout.unwrap_or_default());
     inner.arm_in(grace, Alarm::Grace(Arc::downgrade(entry)));
-    if !decided {
+    if !timed_out {
         // Its own work is done, or it was told to stop already: what is stuck now is its end.
         return;
     }
@@ -79,7 +81,7 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let taken = inner.closers().try_run(move || {
         closing.job().fire_timeout();
         if let Some(attempt) = closing.attempt()
-            && let Err(error) = attempt.close()
+            && let Err(error) = attempt.close_handles()
         {
             log::warn!("{}: {error}", closing.job().id());
         }
@@ -89,6 +91,9 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             "{}: no thread is free to close its resources; phase two will",
             job.id()
         );
+        // Its callbacks run once all the same, when one is.
+        let told = Arc::clone(entry);
+        inner.closers().run(move || told.job().fire_timeout());
     }
 }
 

@@ -211,7 +211,7 @@ impl MessageBus {
 
         let seat = inner
             .threads
-            .try_seat(usize::MAX)
+            .try_seat_aside()
             .ok_or(SubscribeError::NoThread {
                 cap: inner.threads.cap(),
             })?;

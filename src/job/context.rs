@@ -337,7 +337,9 @@ impl JobContext {
     }
 
     /// Wraps work for another thread so that it counts as this job's there: it cannot submit, and
-    /// it cannot wait while the job holds resources. A thread that user code starts counts as
+    /// it cannot wait while the job holds resources, nor for the job itself. The job's own thread
+    /// still counts as active while it waits for the other one by means of the standard library: a
+    /// cap that such waits use up is not noticed (RT-5). A thread that user code starts counts as
     /// outside any job otherwise.
     pub fn bind<R, F>(&self, work: F) -> impl FnOnce() -> R + Send + use<R, F>
     where
@@ -371,6 +373,8 @@ impl Supervisor for Alone {
     fn wait_begins(&self) {}
 
     fn wait_ends(&self) {}
+
+    fn look(&self) {}
 
     fn dependencies_settled(&self, _: &JobCore) {}
 }

@@ -45,6 +45,9 @@ pub(crate) trait Supervisor: Send + Sync {
     /// It goes on.
     fn wait_ends(&self);
 
+    /// Somebody waits for a job of this one: looks whether it can have a thread.
+    fn look(&self);
+
     /// Routes a job that waited for others; nothing when it has ended meanwhile.
     fn dependencies_settled(&self, job: &JobCore);
 }
@@ -375,12 +378,19 @@ impl JobCore {
         if let Some(supervisor) = &supervisor {
             supervisor.wait_begins();
         }
+        // The job may be another dispatcher's, which does not see this wait begin.
+        if let Some(others) = other.supervisor() {
+            others.look();
+        }
         waiting.supervisor = supervisor;
         Ok(waiting)
     }
 
     /// The chain of waits that leads from `other` to this job; an ancestor waits for its children.
-    fn way_back_from(self: &Arc<Self>, other: &Arc<JobCore>) -> Option<Vec<Arc<JobCore>>> {
+    pub(crate) fn way_back_from(
+        self: &Arc<Self>,
+        other: &Arc<JobCore>,
+    ) -> Option<Vec<Arc<JobCore>>> {
         let mut ancestor = Some(Arc::clone(self));
         while let Some(at) = ancestor {
             if Arc::ptr_eq(&at, other) {

@@ -12,6 +12,9 @@ pub(crate) struct Current {
     /// Whether this is the job's own thread, not one that works for it through
     /// [`JobContext::bind`](super::JobContext::bind).
     pub(crate) own_thread: bool,
+    /// Whether foreign code runs that is not the job's, such as a callback: it sees no current
+    /// job, but what the thread may do is still the job's to answer for.
+    masked: bool,
 }
 
 crate::sync::thread_local! {
@@ -37,21 +40,32 @@ pub(crate) fn enter(job: &Arc<JobCore>, own_thread: bool) -> Entered {
     let entering = Current {
         job: Arc::clone(job),
         own_thread,
+        masked: false,
     };
     Entered {
         before: CURRENT.with(|current| current.replace(Some(entering))),
     }
 }
 
-/// What the calling thread works for.
+/// What the calling thread works for, as the code on it sees it.
 pub(crate) fn current() -> Option<Current> {
+    owner().filter(|current| !current.masked)
+}
+
+/// What the calling thread works for, whoever's code runs on it. Who may wait, submit or shut down
+/// is judged by this: a callback on a job's thread is no way around the rules for that job.
+pub(crate) fn owner() -> Option<Current> {
     CURRENT.with(|current| current.borrow().clone())
 }
 
-/// Runs `work` as if the thread worked for no job.
+/// Runs `work` so that it sees no current job.
 pub(crate) fn masked<R>(work: impl FnOnce() -> R) -> R {
-    let _entered = Entered {
-        before: CURRENT.with(RefCell::take),
-    };
+    let before = owner();
+    let masked = before.clone().map(|current| Current {
+        masked: true,
+        ..current
+    });
+    CURRENT.with(|current| current.replace(masked));
+    let _entered = Entered { before };
     work()
 }

@@ -197,7 +197,7 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
         site: &Location<'_>,
     ) -> Result<Option<Outcome>, JobError> {
         refuse_reentry("get")?;
-        let caller = current::current();
+        let caller = current::owner();
         if let Some(caller) = &caller
             && caller.job.is_holding()
         {
@@ -212,6 +212,8 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
                 let _waiting = if caller.own_thread {
                     let waiting = caller.job.waits_for_job(&self.job);
                     Some(waiting.map_err(|way| wait_in_a_cycle(&caller.job, &way, site))?)
+                } else if let Some(way) = caller.job.way_back_from(&self.job) {
+                    return Err(wait_in_a_cycle(&caller.job, &way, site));
                 } else {
                     None
                 };

@@ -260,6 +260,14 @@ impl ResourceSet {
 
     /// Closes every handle, then gives the grant back.
     pub(crate) fn close(&self) -> Result<(), JobError> {
+        let closed = self.close_handles();
+        self.grant.release();
+        closed
+    }
+
+    /// Closes every handle, so that what works with them fails. What else was granted stays: the
+    /// work has not ended, and its place is not free.
+    pub(crate) fn close_handles(&self) -> Result<(), JobError> {
         let mut failures = Vec::new();
         for held in self.handles().iter() {
             if let Err(error) = held.call(|handle| handle.close()) {
@@ -276,7 +284,6 @@ impl ResourceSet {
             }
             self.return_permits_when_gone(held);
         }
-        self.grant.release();
         let mut failures = failures.into_iter();
         match failures.next() {
             None => Ok(()),

@@ -533,3 +533,86 @@ fn a_job_parked_when_the_dispatcher_shuts_down_was_cancelled() {
     assert_eq!(cancelled.message, "Cancelled by shutdown");
     assert_eq!(permit.in_use(), 0);
 }
+
+#[test]
+fn a_job_that_finds_out_itself_that_its_time_is_over_is_closed_all_the_same() {
+    for _ in 0..50 {
+        let host = Host::new();
+        let log = Log::default();
+        let orders = Arc::new(Recording::new("db", &log));
+        let (release, released) = mpsc::channel::<()>();
+        let clock = host.clock.clone();
+        let job = job_fn(
+            move || JobRequirements::none().provider(&orders),
+            move |_, context| {
+                // Before the timer gets to it, or after: it makes no difference.
+                clock.advance(DEFAULT_TIMEOUT);
+                assert!(context.is_timed_out());
+                released.recv().unwrap();
+                Ok(())
+            },
+        );
+        let handle = host.submit(job);
+        while !log.lines().contains(&"db.close".to_owned()) {
+            thread::yield_now();
+        }
+        release.send(()).unwrap();
+        assert!(handle.get().unwrap_err().is_timed_out());
+    }
+}
+
+#[test]
+fn callbacks_of_a_timeout_run_also_when_another_jobs_callback_is_stuck() {
+    let host = Host::with(|builder| builder.max_threads(16));
+    let (release, released) = mpsc::channel::<()>();
+    let (told, heard) = mpsc::channel();
+    let (starting, started) = mpsc::channel();
+    let (done, end) = mpsc::channel::<()>();
+    let end = Arc::new(Mutex::new(end));
+    let submit = |callback: Box<dyn FnOnce() + Send>| {
+        let (starting, end) = (starting.clone(), Arc::clone(&end));
+        let mut callback = Some(callback);
+        let handle = host.submit(job_fn(JobRequirements::none, move |_, context| {
+            context.on_timeout(callback.take().unwrap());
+            starting.send(()).unwrap();
+            let _ = end.lock().unwrap().recv();
+            Ok(())
+        }));
+        started.recv().unwrap();
+        handle
+    };
+    let first = submit(Box::new(move || released.recv().unwrap()));
+    let second = submit(Box::new(move || told.send("told").unwrap()));
+    host.clock.advance(DEFAULT_TIMEOUT);
+    testing::quiesce(&host.dispatcher);
+    assert!(
+        heard.try_recv().is_err(),
+        "there is one thread for callbacks"
+    );
+    release.send(()).unwrap();
+    assert_eq!(heard.recv(), Ok("told"));
+    drop(done);
+    for handle in [first, second] {
+        assert!(handle.get().unwrap_err().is_timed_out());
+    }
+}
+
+// case RES-17
+#[test]
+fn the_http_pool_is_one_gate_of_a_thousand_places_unless_set() {
+    for (set, places) in [(None, 1_000), (Some(7), 7)] {
+        let host = Host::with(|builder| match set {
+            None => builder,
+            Some(connections) => builder.http_connections(connections),
+        });
+        let job = job_fn(|| JobRequirements::none().http_connection(), |_, _| Ok(()));
+        host.submit(job).get().unwrap();
+        let event = host
+            .events
+            .wait_until(|event| matches!(event, Event::Limiter(_)));
+        let Event::Limiter(limiter) = &*event else {
+            unreachable!("it was waited for")
+        };
+        assert_eq!((&*limiter.account, limiter.capacity), ("http", places));
+    }
+}
