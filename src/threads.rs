@@ -139,6 +139,11 @@ impl Threads {
         }
     }
 
+    /// Whether [`try_seat`](Self::try_seat) would find one now.
+    pub(crate) fn has_seat(&self, mark: usize) -> bool {
+        self.live() < mark.saturating_add(self.aside()).min(self.cap)
+    }
+
     /// Registers a cell that is notified when a seat comes back after [`starve`](Self::starve).
     pub(crate) fn notify_when_freed(&self, cell: &Arc<WaitCell>) {
         self.waiting.lock().push(Arc::clone(cell));

@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     /// Started jobs whose threads do not wait for another job. Below zero for a moment when one that
     /// waits is left behind.
     active: AtomicIsize,
+    /// Counts whatever changes who is active or who has a thread.
+    moves: AtomicUsize,
     /// Jobs that were settled without their threads, until those end.
     abandoned: Mutex<HashMap<Arc<str>, Abandoned>>,
 }
@@ -146,6 +148,7 @@ impl Inner {
             job_settled: WaitCell::new(),
             failed_spawn: Mutex::new(None),
             active: AtomicIsize::new(0),
+            moves: AtomicUsize::new(0),
             abandoned: Mutex::default(),
         })
     }
@@ -328,11 +331,11 @@ impl Inner {
     /// A seat for a job's thread, up to `mark`. Its job counts as active from before the seat is
     /// taken: a seat that nobody is seen to use would look as if nothing could move.
     pub(super) fn job_seat(&self, mark: usize) -> Option<Seat> {
-        self.active.fetch_add(1, Ordering::SeqCst);
+        self.activate(1);
         let seat = self.threads.try_seat(mark);
         if seat.is_none() {
             // Whoever asked in vain puts its job in line, and the queue looks.
-            self.active.fetch_sub(1, Ordering::SeqCst);
+            self.activate(-1);
         }
         seat
     }
@@ -349,7 +352,7 @@ impl Inner {
 
     /// The seat of a job's thread is back. One that was left behind is not counted any more.
     pub(super) fn thread_gone(self: &Arc<Self>, entry: &Entry) {
-        if !entry.is_abandoned() && self.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if !entry.is_abandoned() && self.activate(-1) <= 0 {
             starvation::relieve(self);
         }
     }
@@ -374,9 +377,23 @@ impl Inner {
                 },
             );
         }
-        self.active.fetch_sub(1, Ordering::SeqCst);
+        self.activate(-1);
         starvation::relieve(self);
         true
+    }
+
+    /// How often it has changed who is active or who has a thread.
+    pub(super) fn moves(&self) -> usize {
+        self.moves.load(Ordering::SeqCst)
+    }
+
+    /// Changes who is active, and says so. The count moves on both sides of the change: whoever
+    /// read it in between sees that something moved.
+    fn activate(&self, by: isize) -> isize {
+        self.moves.fetch_add(1, Ordering::SeqCst);
+        let before = self.active.fetch_add(by, Ordering::SeqCst);
+        self.moves.fetch_add(1, Ordering::SeqCst);
+        before + by
     }
 
     pub(super) fn active(&self) -> isize {
@@ -526,7 +543,7 @@ impl Supervisor for Inner {
     }
 
     fn wait_begins(&self) {
-        if self.active.fetch_sub(1, Ordering::SeqCst) == 1
+        if self.activate(-1) <= 0
             && let Some(inner) = self.me.upgrade()
         {
             starvation::relieve(&inner);
@@ -534,7 +551,7 @@ impl Supervisor for Inner {
     }
 
     fn wait_ends(&self) {
-        self.active.fetch_add(1, Ordering::SeqCst);
+        self.activate(1);
     }
 
     fn look(&self) {

@@ -247,9 +247,8 @@ impl Router {
                     continue;
                 }
                 waiting = true;
-                if let Some(seat) = threads.try_seat(self.marks.of(class)) {
+                if threads.has_seat(self.marks.of(class)) {
                     drop(lines);
-                    drop(seat);
                     queue.cell.notify();
                     return false;
                 }

@@ -17,8 +17,23 @@ use crate::job::core::{JobCore, WaitingFor};
 /// Looked at when the last active job begins to wait, when a queue finds no thread, and when a
 /// thread is left behind; whichever of them comes last sees the whole.
 pub(super) fn relieve(inner: &Arc<Inner>) {
+    loop {
+        // What is read below is read at different instants; it holds together if nothing moved.
+        let seen = inner.moves();
+        let Some(stuck) = find_stuck(inner) else {
+            return;
+        };
+        if inner.moves() == seen {
+            refuse(inner, &stuck);
+            return;
+        }
+    }
+}
+
+/// The job to refuse, if nobody can go on.
+fn find_stuck(inner: &Arc<Inner>) -> Option<Arc<Entry>> {
     if inner.active() > 0 || !inner.router().is_stuck(inner.threads()) {
-        return;
+        return None;
     }
     let entries = inner.entries();
     let started: Vec<_> = entries
@@ -29,19 +44,26 @@ pub(super) fn relieve(inner: &Arc<Inner>) {
     for entry in &started {
         match entry.job().waiting_for() {
             // One that is about to go on: its wait has ended and it has not noticed yet.
-            Some(WaitingFor::Job(other)) if other.is_settled() => return,
+            Some(WaitingFor::Job(other)) if other.is_settled() => return None,
             Some(WaitingFor::Job(other)) => ends_of(&other, &mut awaited),
-            _ => return,
+            _ => return None,
         }
     }
-    let oldest = entries
+    // A wait for a job whose thread was left behind ends: that job is about to be settled.
+    let ends_by_itself = |job: &Arc<JobCore>| {
+        entries
+            .iter()
+            .any(|entry| entry.is_started() && Arc::ptr_eq(entry.job(), job))
+    };
+    if awaited.iter().any(ends_by_itself) {
+        return None;
+    }
+    entries
         .iter()
         .filter(|entry| entry.place().is_some() && !entry.is_started())
         .filter(|entry| awaited.iter().any(|job| Arc::ptr_eq(job, entry.job())))
-        .min_by_key(|entry| age(entry));
-    if let Some(entry) = oldest {
-        refuse(inner, entry);
-    }
+        .min_by_key(|entry| age(entry))
+        .cloned()
 }
 
 /// A child goes before a root, and the one that was submitted first.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::entry::Entry;
 use super::inner::{Alarm, Inner};
-use super::settle;
+use super::{settle, starvation};
 use crate::error::JobError;
 use crate::job::core::Decision;
 
@@ -155,6 +155,8 @@ fn settle_abandoned(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         _ => Err(settle::interrupted(job, None)),
     };
     settle::settle(inner, entry, outcome);
+    // Until now its waiters had this to wait for; whoever is left may have nothing.
+    starvation::relieve(inner);
 }
 
 #[cfg(test)]
