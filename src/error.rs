@@ -574,11 +574,15 @@ fn sentence(text: &str) -> String {
     })
 }
 
+/// A chain of causes that is longer is taken to go round in a circle.
+const MAX_CAUSES: usize = 64;
+
 /// The [`JobError`]s in a chain of causes that starts at `first`, which is part of it.
 fn chain<'a>(
     first: Option<&'a (dyn StdError + 'static)>,
 ) -> impl Iterator<Item = &'a JobError> + 'a {
     std::iter::successors(first, |error| StdError::source(*error))
+        .take(MAX_CAUSES)
         .filter_map(|error| error.downcast_ref::<JobError>())
 }
 

@@ -6,7 +6,7 @@ use super::entry::Entry;
 use super::inner::{Inner, ResolvedModel};
 use super::orchestrator::OrchestratorContext;
 use super::timer::AlarmKey;
-use super::{governor, rerun, settle};
+use super::{door, governor, rerun, settle};
 use crate::admission::Demand;
 use crate::error::JobError;
 use crate::events::{Event, EventKind, JobStarted, LifecycleEvent};
@@ -57,7 +57,10 @@ fn admitted(
     number: u32,
 ) -> Outcome {
     let job = entry.job();
-    requirements.validate()?;
+    // What an attempt asks for may differ from what was asked at the door; the rules do not.
+    door::judge_terms(job, requirements, || {
+        contain("requirements", || requirements.summary()).unwrap_or_default()
+    })?;
     let models = requirements
         .models
         .iter()

@@ -190,7 +190,7 @@ fn take(
         .or(requirements_failed)
         .or_else(|| judge_authority(&terms.parent, caller).err())
         .or(out_of_scope)
-        .or_else(|| judge_terms(&job, &requirements, &summary).err());
+        .or_else(|| judge_terms(&job, &requirements, || summary.clone()).err());
     if let Some(refusal) = refusal {
         discard(body);
         discard(requirements);
@@ -393,18 +393,29 @@ fn judge_authority(parent: &Parent, caller: Option<&Current>) -> Result<(), JobE
 }
 
 /// DOOR-4, and what cannot work in the requirements themselves.
-fn judge_terms(
+pub(super) fn judge_terms(
     job: &JobCore,
     requirements: &JobRequirements,
-    summary: &str,
+    summary: impl FnOnce() -> String,
 ) -> Result<(), JobError> {
+    if requirements.declares_resources() && job.terms().orchestrator {
+        return Err(JobError::system(
+            "dispatcher",
+            format!(
+                "{} may submit jobs and wait for them, so it holds nothing; it asks for {}",
+                job.id(),
+                summary()
+            ),
+        ));
+    }
     if requirements.declares_resources() && job.terms().timeout.is_none() {
         return Err(JobError::system(
             "dispatcher",
             format!(
-                "{} declares resources ({summary}) and no timeout: every permit has to come back \
-                 in finite time, so give it one",
-                job.id()
+                "{} declares resources ({}) and no timeout: every permit has to come back in \
+                 finite time, so give it one",
+                job.id(),
+                summary()
             ),
         ));
     }

@@ -276,7 +276,9 @@ impl Body for GuardBody {
 
     fn execute(&mut self, resources: &JobResources, context: &OrchestratorContext) -> Outcome {
         let gate = Gate::new(self.attached.phase, &self.gated, resources, context.job());
-        let verdict = contain_result("guard", || self.attached.judge.judge(&self.subject, &gate));
+        // A verdict that comes after the guard was told to stop is none.
+        let verdict = contain_result("guard", || self.attached.judge.judge(&self.subject, &gate))
+            .and_then(|()| context.check_cancellation());
         let said = if verdict.is_ok() { "PASS" } else { "FAIL" };
         context.note(Metadata::GUARD_VERDICT, said);
         verdict.map(|()| Arc::new(()) as Arc<dyn Any + Send + Sync>)

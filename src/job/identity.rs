@@ -188,8 +188,38 @@ impl JobIds {
 
 /// The last path segment of a type's name, generics trimmed.
 pub(crate) fn simple_name(type_name: &str) -> &str {
-    let base = type_name.split('<').next().unwrap_or(type_name);
-    base.rsplit("::").next().unwrap_or(base)
+    let path = without_generics(type_name);
+    path.get(last_segment(path)..).unwrap_or(path)
+}
+
+/// A type's name without the generics of its last segment.
+pub(crate) fn without_generics(type_name: &str) -> &str {
+    let last = last_segment(type_name);
+    let generics = type_name
+        .get(last..)
+        .and_then(|segment| segment.find('<'))
+        // A segment that begins with a bracket is a qualified path, not a name with generics.
+        .filter(|at| *at > 0);
+    match generics {
+        Some(at) => type_name.get(..last + at).unwrap_or(type_name),
+        None => type_name,
+    }
+}
+
+/// Where the last segment begins: after the last `::` that stands in no brackets, as in
+/// `<my::Tool as my::Make>::make::Local`.
+fn last_segment(type_name: &str) -> usize {
+    let mut depth = 0_usize;
+    let mut begins = 0;
+    for (at, character) in type_name.char_indices() {
+        match character {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            ':' if depth == 0 => begins = at + 1,
+            _ => {}
+        }
+    }
+    begins
 }
 
 #[cfg(test)]
@@ -251,5 +281,10 @@ mod tests {
         assert_eq!(simple_name("my::tools::Lookup"), "Lookup");
         assert_eq!(simple_name("my::Wrap<alloc::string::String>"), "Wrap");
         assert_eq!(simple_name("Plain"), "Plain");
+        assert_eq!(simple_name("<my::A as my::Make>::make::Local"), "Local");
+        assert_eq!(
+            without_generics("<my::A as my::Make>::make::Local<u8>"),
+            "<my::A as my::Make>::make::Local"
+        );
     }
 }

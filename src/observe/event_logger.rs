@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::error::Error as _;
+use std::error::Error as StdError;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::text::one_line;
 use crate::error::{ErrorKind, JobError};
 use crate::events::{Event, EventFamily, Observer, ObserverKey, ProgressEvent, Severity};
 use crate::job::JobSnapshot;
+use crate::job::identity::without_generics;
 use crate::sync::Mutex;
 
 /// A workflow's id is shown whole up to this many characters, and with its beginning and end beyond.
@@ -112,7 +113,7 @@ impl Observer for EventLogger {
             return;
         }
         let base = target_base(event);
-        let base = base.split('<').next().unwrap_or(&base);
+        let base = without_generics(&base);
         let target = format!("{base}::{kind}");
         if log::log_enabled!(target: &target, level) {
             let text = event.message();
@@ -209,10 +210,11 @@ fn shortened(id: &str) -> String {
 /// The failure, what caused it, and what failed besides.
 fn trace(error: &JobError) -> String {
     let mut trace = one_line(&error.to_string()).into_owned();
-    let mut cause = error.source();
-    while let Some(error) = cause {
+    // Bounded: an error of a user's may name itself as its cause.
+    const DEEPEST: usize = 32;
+    let causes = std::iter::successors(error.source(), |error| StdError::source(*error));
+    for error in causes.take(DEEPEST) {
         let _ = write!(trace, "; caused by: {}", one_line(&error.to_string()));
-        cause = error.source();
     }
     for other in error.attached() {
         let _ = write!(trace, "; besides: {}", one_line(&other.to_string()));

@@ -273,7 +273,9 @@ impl<W: Write> Page<W> {
         writeln!(self.out, "{top_left}{bar}{top_right}")?;
         for line in text.lines() {
             let side = frame.vertical;
-            writeln!(self.out, "{side} {line:<width$} {side}")?;
+            // By hand: a formatter's width has a limit, and a model's line has none.
+            let blank = " ".repeat(width.saturating_sub(line.chars().count()));
+            writeln!(self.out, "{side} {line}{blank} {side}")?;
         }
         writeln!(self.out, "{bottom_left}{bar}{bottom_right}")
     }

@@ -138,9 +138,11 @@ impl Observer for Trajectory {
         let before = {
             let mut jobs = self.jobs.lock();
             match jobs.places.get(job.job_id()).copied() {
+                // An ended job stays as it ended, whatever is told again.
                 Some(place) => jobs
                     .heard
                     .get_mut(place)
+                    .filter(|known| known.state().is_active() || job.state().is_terminal())
                     .map(|known| std::mem::replace(known, job.clone())),
                 None => {
                     let place = jobs.heard.len();

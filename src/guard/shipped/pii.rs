@@ -82,7 +82,10 @@ fn begins(text: &[char], at: usize) -> bool {
         return true;
     };
     if before.is_alphanumeric() {
-        return false;
+        // Unless the letter is the second half of an escape: in a JSON text a line ends with `\\n`.
+        let escape = matches!(before, 'n' | 'r' | 't' | 'b' | 'f')
+            && at.checked_sub(2).and_then(|at| text.get(at)) == Some(&'\\');
+        return escape;
     }
     // A number that goes on across a separator, as in `12-3`, is another one.
     let joins = matches!(before, '-' | '.' | '+');
