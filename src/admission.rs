@@ -17,6 +17,7 @@ mod memory_front;
 pub mod memory_source;
 mod monitor;
 mod outbox;
+mod question;
 mod token_bucket;
 
 pub use account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment, Wake};

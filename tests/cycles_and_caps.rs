@@ -251,8 +251,11 @@ fn bound_work_and_callbacks_wait_by_their_jobs_rules() {
                     .join()
                     .unwrap();
                 assert!(is_deadlock(&error), "{error}");
-                context.sleep(Duration::from_secs(86_400)).unwrap_err();
-                // Registered after the cancellation, the callback runs here and now.
+                let (fired, firing) = mpsc::channel();
+                context.on_cancel(move || fired.send(()).unwrap());
+                firing.recv().unwrap();
+                // Registered after the cancellation has fired, the callback runs here and now. One
+                // registered a moment earlier would run on the thread that cancels.
                 let (tell, told) = mpsc::channel();
                 context.on_cancel(move || tell.send(own.get().unwrap_err()).unwrap());
                 let error = told.recv().unwrap();

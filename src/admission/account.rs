@@ -73,6 +73,27 @@ pub trait RateLimiter: Send + Sync + 'static {
         now: Instant,
     ) -> Option<Instant>;
 
+    /// How far the line may foresee the answers of this account: a number that stands for all that
+    /// changes them but takes, gives and the clock (a cap, a throttle, a circuit). `None`, the
+    /// default, when they cannot be foreseen; then every kind of demand is asked in every walk.
+    ///
+    /// An account that answers a number makes a long line cheap, and promises, while the number
+    /// stays:
+    ///
+    /// 1. Amounts that are not refused now will not be. A refusal never depends on what was taken.
+    /// 2. A take makes nothing fit and brings no instant nearer. Time alone makes nothing short
+    ///    that fitted, and nothing fit before [`earliest_fit`](Self::earliest_fit) says, which
+    ///    says the same until something is taken or given.
+    /// 3. What is short alone is short beside anything: if `x` does not fit with nothing reserved,
+    ///    no amounts fit with `x` reserved, and no sooner.
+    /// 4. Of two lists of as many amounts, the one of more [`units`](Self::units) never fits where
+    ///    the other does not, and no sooner.
+    ///
+    /// A router answers for all of its buckets together.
+    fn revision(&self) -> Option<u64> {
+        None
+    }
+
     /// How many units this amount counts for in events. One unless the limiter says otherwise.
     fn units(&self, amount: &Self::Amount) -> u64 {
         let _ = amount;

@@ -132,11 +132,11 @@ impl Accounts {
     pub(super) fn hold(
         &mut self,
         waiter: &mut Waiter,
-        entries: &[usize],
+        entries: impl Iterator<Item = usize>,
         now: Instant,
         out: &mut Outbox,
     ) {
-        for &index in entries {
+        for index in entries {
             if waiter.held.iter().any(|(held, _)| *held == index) {
                 continue;
             }

@@ -230,6 +230,11 @@ impl RateLimiter for CountingGate {
             .summary(format!("{active}/{max}, {orphaned} orphaned"))
     }
 
+    /// The capacity never changes.
+    fn revision(&self) -> Option<u64> {
+        Some(0)
+    }
+
     fn replenishment(&self) -> Replenishment {
         Replenishment::Release
     }

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -94,6 +95,14 @@ pub(crate) trait Entry: Send + Sync {
     fn try_take(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError>;
     fn earliest_fit(&self, ahead: Option<&dyn Entry>, now: Instant) -> Option<Instant>;
     fn give(&self, now: Instant);
+    /// How many amounts are asked.
+    fn count(&self) -> usize;
+    /// How far the account may be foreseen; see [`RateLimiter::revision`].
+    fn revision(&self) -> Option<u64>;
+    /// Whether another entry on the same account asks for the same amounts.
+    fn asks_as(&self, other: &dyn Entry) -> bool;
+    /// Hashes the amounts.
+    fn feed(&self, hasher: &mut dyn Hasher);
 }
 
 struct EntryOn<L: RateLimiter> {
@@ -152,5 +161,24 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
 
     fn give(&self, now: Instant) {
         self.limiter.give(&self.amounts, now);
+    }
+
+    fn count(&self) -> usize {
+        self.amounts.len()
+    }
+
+    fn revision(&self) -> Option<u64> {
+        self.limiter.revision()
+    }
+
+    fn asks_as(&self, other: &dyn Entry) -> bool {
+        other
+            .amounts()
+            .downcast_ref::<Vec<L::Amount>>()
+            .is_some_and(|amounts| *amounts == self.amounts)
+    }
+
+    fn feed(&self, mut hasher: &mut dyn Hasher) {
+        self.amounts.hash(&mut hasher);
     }
 }

@@ -90,6 +90,8 @@ struct State {
     last_failure: Option<String>,
     /// The latest instant of any question, as of which [`RateLimiter::describe`] answers.
     seen_at: Option<Instant>,
+    /// How often the throttle has changed or the circuit has closed.
+    revision: u64,
 }
 
 impl State {
@@ -202,6 +204,7 @@ impl ElasticWindow {
         state.see(now);
         let window = self.settings.window_at(state.throttle);
         state.drop_gone(window, now);
+        state.revision += 1;
         state.throttle = throttle;
     }
 
@@ -258,6 +261,9 @@ impl ElasticWindow {
         let before = self.circuit_at(&state, now);
         state.circuit = before.succeeded();
         let closed = state.circuit != before;
+        if closed {
+            state.revision += 1;
+        }
         let relaxed = self.relax(&mut state, now);
         (relaxed || closed, closed.then_some(Turn::Closed))
     }
@@ -408,6 +414,12 @@ impl RateLimiter for ElasticWindow {
             }
             Circuit::Blocked(_) | Circuit::Probing { .. } => None,
         }
+    }
+
+    /// While the circuit is not closed, the clock and the probe change who is refused.
+    fn revision(&self) -> Option<u64> {
+        let state = self.state.lock();
+        (state.circuit == Circuit::Healthy).then_some(state.revision)
     }
 
     fn on_success(&self, now: Instant) {

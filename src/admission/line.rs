@@ -12,23 +12,34 @@
 //! 3. A waiter leaves the line granted, refused or withdrawn, once.
 //! 4. The count of waiters that an account holds is the number of those that it has refused and
 //!    that still wait.
+//!
+//! How the waiters are arranged is in `waiting.rs`, how they are walked in `walk.rs`.
 
-use std::collections::VecDeque;
+#[cfg(test)]
+mod equivalence;
+#[cfg(test)]
+mod plain;
+mod seqs;
+mod waiting;
+mod walk;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::account::Replenishment;
 use super::accounts::Accounts;
-use super::demand::{Demand, Entry};
+use super::demand::Demand;
 use super::memory_front::{MemoryFront, MemorySettings};
 use super::outbox::{Behind, Outbox};
+use super::question::{Defect, Look, give, look};
 use crate::clock::WaitCell;
-use crate::error::{ErrorKind, JobError};
+use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
 use crate::sync::Mutex;
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
-use crate::unwind::{contain, contain_result};
+use seqs::Seq;
+use waiting::Waiting;
 
 /// Who asks, and what for.
 pub(super) struct Ask {
@@ -55,12 +66,25 @@ pub(super) struct Waits {
 }
 
 /// Where the verdict on a parked demand is left for its thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ticket {
+    seq: Seq,
     verdict: Mutex<Option<Verdict>>,
 }
 
 impl Ticket {
+    fn new(seq: Seq) -> Self {
+        Self {
+            seq,
+            verdict: Mutex::default(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn seq(&self) -> Seq {
+        self.seq
+    }
+
     pub(super) fn take(&self) -> Option<Verdict> {
         self.verdict.lock().take()
     }
@@ -83,10 +107,6 @@ pub(super) enum Arrival {
     Parked(Arc<Ticket>),
 }
 
-/// A defect inside a step: nothing that the line says can be trusted any more.
-#[derive(Debug)]
-pub(super) struct Defect(pub(super) JobError);
-
 pub(super) struct Waiter {
     pub(super) ask: Ask,
     ticket: Arc<Ticket>,
@@ -97,24 +117,10 @@ pub(super) struct Waiter {
     pub(super) memory_since: Option<Instant>,
 }
 
-/// What one look at a demand found.
-enum Look {
-    Granted,
-    Short {
-        entries: Vec<usize>,
-        /// When the clock alone closes every shortfall; none when one needs an event.
-        instant: Option<Instant>,
-    },
-    Refused {
-        entry: usize,
-        error: JobError,
-        reason: RejectReason,
-    },
-}
-
 #[derive(Default)]
 pub(super) struct Line {
-    waiters: VecDeque<Waiter>,
+    waiting: Waiting,
+    next_seq: Seq,
     pub(super) accounts: Accounts,
     pub(super) memory: MemoryFront,
     /// Something changed since the line was last walked.
@@ -126,6 +132,7 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn new(memory: Option<MemorySettings>) -> Self {
         let mut line = Self {
+            waiting: Waiting::new(memory.is_some()),
             memory: memory.map_or_else(MemoryFront::default, MemoryFront::new),
             ..Self::default()
         };
@@ -136,7 +143,7 @@ impl Line {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiters.len()
+        self.waiting.len()
     }
 
     /// A demand arrives. It is looked at once, behind the head if there is one, unless changes are
@@ -147,16 +154,17 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> Result<Arrival, Defect> {
+        self.next_seq += 1;
         let mut waiter = Waiter {
             ask,
-            ticket: Arc::default(),
+            ticket: Arc::new(Ticket::new(self.next_seq)),
             asked: now,
             held: Vec::new(),
             memory_since: None,
         };
         self.memory.look(out);
         let due = self.next_look.is_some_and(|instant| instant <= now);
-        if !self.waiters.is_empty() && (self.unwalked || due) {
+        if !self.waiting.is_empty() && (self.unwalked || due) {
             return Ok(self.park(waiter, out, true));
         }
         if !self.memory.passes_arrival() {
@@ -169,7 +177,7 @@ impl Line {
             let evaluate = sooner || self.memory.passes(now);
             return Ok(self.park(waiter, out, evaluate));
         }
-        let ahead = self.waiters.front().map(|head| &*head.ask.demand);
+        let ahead = self.waiting.head().map(|(_, head)| &*head.ask.demand);
         match look(&waiter.ask.demand, ahead, now)? {
             Look::Granted => {
                 self.granted(&waiter, now, out);
@@ -183,10 +191,11 @@ impl Line {
                 self.rejected(&waiter, Some(entry), reason, now, out);
                 Ok(Arrival::Refused(error))
             }
-            Look::Short { entries, instant } => {
-                self.accounts.hold(&mut waiter, &entries, now, out);
+            Look::Short(shortfall) => {
+                self.accounts
+                    .hold(&mut waiter, shortfall.indices(), now, out);
                 // Only an instant needs the evaluator: an event will wake it by itself.
-                Ok(self.park(waiter, out, instant.is_some()))
+                Ok(self.park(waiter, out, shortfall.instant(now).is_some()))
             }
         }
     }
@@ -214,7 +223,7 @@ impl Line {
 
     fn park(&mut self, waiter: Waiter, out: &mut Outbox, evaluate: bool) -> Arrival {
         let ticket = Arc::clone(&waiter.ticket);
-        self.waiters.push_back(waiter);
+        self.waiting.push(ticket.seq, waiter);
         if evaluate {
             self.unwalked = true;
             out.evaluate();
@@ -231,56 +240,8 @@ impl Line {
     ) -> Result<Option<Instant>, Defect> {
         self.unwalked = false;
         self.memory.look(out);
-        let mut next: Option<Instant> = None;
-        let mut index = 0;
-        while let Some(waiter) = self.waiters.get_mut(index) {
-            // Before any account, which is not asked while memory refuses.
-            if !self.memory.passes(now) {
-                self.memory.hold(waiter, now, out);
-                next = earlier(next, self.memory.earliest(now));
-                index += 1;
-                continue;
-            }
-            let Some(waiter) = self.waiters.get(index) else {
-                break;
-            };
-            let ahead = (index > 0)
-                .then(|| self.waiters.front())
-                .flatten()
-                .map(|head| &*head.ask.demand);
-            match look(&waiter.ask.demand, ahead, now)? {
-                Look::Granted => {
-                    if let Some(waiter) = self.waiters.remove(index) {
-                        let waits = self.granted(&waiter, now, out);
-                        deliver(waiter, Verdict::Granted(waits), out);
-                    }
-                    // The head left: whoever is head now is asked anew, with nothing reserved.
-                    continue;
-                }
-                Look::Refused {
-                    entry,
-                    error,
-                    reason,
-                } => {
-                    if let Some(waiter) = self.waiters.remove(index) {
-                        self.rejected(&waiter, Some(entry), reason, now, out);
-                        deliver(waiter, Verdict::Refused(error), out);
-                    }
-                    if index == 0 {
-                        continue;
-                    }
-                }
-                Look::Short { entries, instant } => {
-                    if let Some(waiter) = self.waiters.get_mut(index) {
-                        self.accounts.hold(waiter, &entries, now, out);
-                    }
-                    next = earlier(next, instant);
-                    index += 1;
-                }
-            }
-        }
-        self.next_look = next;
-        Ok(next)
+        self.next_look = walk::walk(self, now, out)?;
+        Ok(self.next_look)
     }
 
     /// Takes a waiter out whose job was cancelled. Answers false when its verdict was there first.
@@ -290,11 +251,7 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> bool {
-        let position = self
-            .waiters
-            .iter()
-            .position(|waiter| Arc::ptr_eq(&waiter.ticket, ticket));
-        let Some(waiter) = position.and_then(|index| self.waiters.remove(index)) else {
+        let Some(waiter) = self.waiting.remove(ticket.seq) else {
             return false;
         };
         self.rejected(&waiter, None, RejectReason::Cancelled, now, out);
@@ -311,15 +268,31 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) {
-        while let Some(waiter) = self.waiters.pop_front() {
+        while let Some(seq) = self.waiting.head().map(|(seq, _)| seq) {
+            let Some(waiter) = self.waiting.remove(seq) else {
+                break;
+            };
             self.rejected(&waiter, None, reason, now, out);
             deliver(waiter, Verdict::Refused(error.clone()), out);
         }
     }
 
+    /// Whether a parked demand was granted; none while it waits.
+    #[cfg(test)]
+    fn verdict_of(&self, ticket: &Ticket) -> Option<bool> {
+        ticket
+            .take()
+            .map(|verdict| matches!(verdict, Verdict::Granted(_)))
+    }
+
     /// Lets go of the accounts that hold nobody.
     pub(super) fn forget_idle(&mut self, owner: u64) {
         self.accounts.forget_idle(owner, self.memory.key());
+    }
+
+    /// What the line has no more use for, to be dropped where no lock is held.
+    pub(super) fn take_gone(&mut self) -> Vec<Arc<Demand>> {
+        self.waiting.take_gone()
     }
 
     /// The work of a grant with entries is over, whatever of it still has to come back.
@@ -358,7 +331,7 @@ impl Line {
         if fault::is_planted(Fault::ReleaseCallsNobody) {
             return Ok(());
         }
-        if !self.waiters.is_empty() {
+        if !self.waiting.is_empty() {
             self.unwalked = true;
             out.evaluate();
         }
@@ -369,17 +342,21 @@ impl Line {
     #[cfg(any(test, debug_assertions))]
     pub(super) fn check_invariants(&self) {
         // A long line is checked by its sums in the properties, not at every unlock.
-        if self.waiters.len() > 64 {
+        if self.waiting.len() > 64 {
             return;
         }
+        self.waiting.check_invariants();
         if let Some(told) = self.memory.held() {
-            let held = self.waiters.iter().filter(|it| it.memory_since.is_some());
+            let held = self
+                .waiting
+                .waiters()
+                .filter(|it| it.memory_since.is_some());
             assert_eq!(held.count(), told, "the count of memory's line");
         }
         for (key, told) in self.accounts.held_counts() {
             let held = self
-                .waiters
-                .iter()
+                .waiting
+                .waiters()
                 .filter(|waiter| {
                     waiter.held.iter().any(|(index, _)| {
                         waiter
@@ -405,112 +382,4 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 
 fn deliver(waiter: Waiter, verdict: Verdict, out: &mut Outbox) {
     out.deliver(waiter.ticket, verdict, waiter.ask.cell);
-}
-
-/// Asks every account of a demand, and takes all of it if all of it fits.
-///
-/// Every entry is asked even after one was short, and an error wins over shortness, the first in
-/// entry order: whether a demand is refused must not depend on who else is short.
-fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Result<Look, Defect> {
-    let mut short = Vec::new();
-    let mut refusal = None;
-    for (index, entry) in demand.entries().iter().enumerate() {
-        let reserved = ahead.and_then(|head| head.entry_on(entry.key()));
-        match ask(&**entry, |entry| entry.fits(reserved, now)) {
-            Ok(true) => {}
-            Ok(false) => short.push(index),
-            Err((error, reason)) => {
-                refusal.get_or_insert(Look::Refused {
-                    entry: index,
-                    error,
-                    reason,
-                });
-            }
-        }
-    }
-    if let Some(refusal) = refusal {
-        return Ok(refusal);
-    }
-    if !short.is_empty() {
-        return Ok(shortfall(demand, ahead, short, now));
-    }
-    for (index, entry) in demand.entries().iter().enumerate() {
-        let reserved = ahead.and_then(|head| head.entry_on(entry.key()));
-        let declined = match ask(&**entry, |entry| entry.try_take(reserved, now)) {
-            Ok(true) => continue,
-            Ok(false) => None,
-            Err(refused) => Some(refused),
-        };
-        // What this attempt took goes back before anybody else is asked.
-        for taken in demand.entries().iter().take(index) {
-            #[cfg(nucleo_model)]
-            if fault::is_planted(Fault::SkippedRollback) {
-                break;
-            }
-            give(&**taken, now)?;
-        }
-        return Ok(match declined {
-            Some((error, reason)) => Look::Refused {
-                entry: index,
-                error,
-                reason,
-            },
-            None => shortfall(demand, ahead, vec![index], now),
-        });
-    }
-    Ok(Look::Granted)
-}
-
-fn shortfall(demand: &Demand, ahead: Option<&Demand>, short: Vec<usize>, now: Instant) -> Look {
-    // With several metered shortfalls it is the latest that decides; one that only an event can
-    // close leaves no instant at all.
-    let instant = short
-        .iter()
-        .map(|index| {
-            let entry = demand.entries().get(*index)?;
-            let reserved = ahead.and_then(|head| head.entry_on(entry.key()));
-            contain("limiter", || entry.earliest_fit(reserved, now)).unwrap_or(None)
-        })
-        .try_fold(now, |latest, instant| {
-            instant.map(|instant| latest.max(instant))
-        });
-    Look::Short {
-        entries: short,
-        instant,
-    }
-}
-
-/// One question to an account: its answer, or the refusal that its waiter gets.
-fn ask(
-    entry: &dyn Entry,
-    question: impl FnOnce(&dyn Entry) -> Result<bool, JobError>,
-) -> Result<bool, (JobError, RejectReason)> {
-    contain_result("limiter", || question(entry)).map_err(|error| match error.kind() {
-        // A defect or a panic of the account.
-        ErrorKind::System { .. } => (
-            JobError::uncorrectable(format!(
-                "the account '{}' failed while it was asked",
-                entry.key().name()
-            ))
-            .with_source(error),
-            RejectReason::Aborted,
-        ),
-        _ => (error, RejectReason::CircuitBlocked),
-    })
-}
-
-/// An account that cannot take back what it gave out is a defect of the whole.
-fn give(entry: &dyn Entry, now: Instant) -> Result<(), Defect> {
-    contain("limiter", || entry.give(now)).map_err(|error| {
-        Defect(
-            JobError::system(
-                "admission",
-                format!(
-                    "the account '{}' failed to take back an amount",
-                    entry.key().name()
-                ),
-            )
-            .with_source(error),
-        )
-    })
 }

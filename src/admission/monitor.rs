@@ -17,10 +17,11 @@ use std::time::Instant;
 use super::account::Wake;
 use super::demand::Demand;
 use super::grant::{Grant, Settlement};
-use super::line::{Arrival, Ask, Defect, Line, Ticket, Verdict, Waits};
+use super::line::{Arrival, Ask, Line, Ticket, Verdict, Waits};
 use super::memory::MemoryStatus;
 use super::memory_front::MemorySettings;
 use super::outbox::{Behind, Mail, Outbox};
+use super::question::Defect;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{EventKind, MessageBus, RejectReason};
@@ -29,7 +30,7 @@ use crate::job::core::WaitingFor;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::{Seat, Threads};
-use crate::unwind::contain;
+use crate::unwind::{contain, discard};
 
 /// Tells admissions apart when an account is named in two; holds no state.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -300,7 +301,7 @@ impl Admission {
     ) -> Result<R, JobError> {
         refuse_reentry("admission")?;
         let mut out = Outbox::default();
-        let (result, posted) = {
+        let (result, posted, gone) = {
             let mark = UnderMonitor::enter();
             let mut state = self.shared.state.lock();
             let result = contain("admission", || decide(&mut state, &mut out))
@@ -311,9 +312,10 @@ impl Admission {
                 state.line.check_invariants();
             }
             let posted = self.shared.mail.post(out);
+            let gone = state.line.take_gone();
             drop(state);
             drop(mark);
-            (result, posted)
+            (result, posted, gone)
         };
         self.shared.mail.perform(
             posted,
@@ -321,6 +323,9 @@ impl Admission {
             || self.shared.clock.wall(),
             &self.shared.evaluator,
         );
+        for demand in gone {
+            discard(demand);
+        }
         result
     }
 

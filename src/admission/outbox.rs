@@ -74,6 +74,42 @@ impl Outbox {
         self.evaluate = true;
     }
 
+    /// Delivers the verdicts, and answers everything that the step wants told as text that does not
+    /// depend on where it ran.
+    #[cfg(test)]
+    pub(super) fn told(self) -> Vec<String> {
+        let items = self.items.into_iter().map(|item| match item {
+            Item::Verdict(ticket, verdict, cell) => {
+                let told = format!("{} {verdict:?}", ticket.seq());
+                ticket.deliver(verdict, &cell);
+                told
+            }
+            Item::Note(note) => {
+                // A withdrawal asks nobody, so the figures are as of whoever asked last.
+                let figures =
+                    (!matches!(note.reason, Some(RejectReason::Cancelled))).then_some(&note.status);
+                format!(
+                    "{} {:?} {:?} {} of {}, {} wait, since {:?}, {figures:?}",
+                    note.account,
+                    note.change,
+                    note.reason,
+                    note.amount,
+                    note.behind.snapshot.profile.ids.job,
+                    note.waiters,
+                    note.wait,
+                )
+            }
+        });
+        items
+            .chain(
+                self.lines
+                    .iter()
+                    .map(|(level, line)| format!("{level} {line}")),
+            )
+            .chain(self.evaluate.then(|| "evaluate".to_owned()))
+            .collect()
+    }
+
     pub(super) fn log(&mut self, level: log::Level, line: String) {
         self.lines.push((level, line));
     }

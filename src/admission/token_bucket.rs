@@ -139,6 +139,8 @@ struct State {
     /// Successes towards the next relaxation.
     successes: u32,
     last_backpressure: Option<Instant>,
+    /// How often the budget or the throttle has changed.
+    revision: u64,
 }
 
 /// What a set of amounts needs of the two dimensions.
@@ -198,6 +200,7 @@ impl State {
     fn set_throttle(&mut self, throttle: u32, now: Instant) {
         self.settle(now);
         let old = self.window();
+        self.revision += 1;
         self.throttle = throttle;
         let new = self.window();
         for meter in [&mut self.tokens, &mut self.requests] {
@@ -208,6 +211,7 @@ impl State {
     fn set_budget(&mut self, budget: TokenBudget, now: Instant) {
         self.settle(now);
         let window = self.window();
+        self.revision += 1;
         self.tokens.budget = budget.tokens_per_minute;
         self.requests.budget = budget.requests_per_minute;
         for meter in [&mut self.tokens, &mut self.requests] {
@@ -276,6 +280,7 @@ impl TokenBucket {
                 seen_at: now,
                 successes: 0,
                 last_backpressure: None,
+                revision: 0,
             }),
         })
     }
@@ -435,8 +440,8 @@ impl RateLimiter for TokenBucket {
     fn fits(&self, mine: &[u32], reserved_ahead: &[u32], now: Instant) -> Result<bool, JobError> {
         let mine = Need::of(mine);
         let mut state = self.state.lock();
-        self.refuse_impossible(&state, mine)?;
         state.see(now);
+        self.refuse_impossible(&state, mine)?;
         Ok(state.covers(mine.and(Need::of(reserved_ahead)), now))
     }
 
@@ -448,8 +453,8 @@ impl RateLimiter for TokenBucket {
     ) -> Result<bool, JobError> {
         let mine = Need::of(mine);
         let mut state = self.state.lock();
-        self.refuse_impossible(&state, mine)?;
         state.see(now);
+        self.refuse_impossible(&state, mine)?;
         if !state.covers(mine.and(Need::of(reserved_ahead)), now) {
             return Ok(false);
         }
@@ -476,6 +481,10 @@ impl RateLimiter for TokenBucket {
         let tokens = state.tokens.time_until(need.tokens, window)?;
         let requests = state.requests.time_until(need.requests, window)?;
         state.settled_at.checked_add(tokens.max(requests))
+    }
+
+    fn revision(&self) -> Option<u64> {
+        Some(self.state.lock().revision)
     }
 
     fn units(&self, amount: &u32) -> u64 {

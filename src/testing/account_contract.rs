@@ -73,6 +73,7 @@ pub fn check<F: AccountFixture>(fixture: &F) {
     the_earliest_fit_is_exact(fixture, start);
     nothing_wakes_without_growth(fixture, start);
     the_check_and_the_take_agree(fixture, start);
+    what_it_foresees_comes_true(fixture, start);
 }
 
 struct Subject<'f, F: AccountFixture> {
@@ -123,7 +124,11 @@ impl<'f, F: AccountFixture> Subject<'f, F> {
     }
 
     fn has_one(&self, now: Instant) -> bool {
-        matches!(self.fits(&[self.fixture.one()], &[], now), Ok(true))
+        self.has(&[self.fixture.one()], now)
+    }
+
+    fn has(&self, mine: &[Amount<F>], now: Instant) -> bool {
+        matches!(self.fits(mine, &[], now), Ok(true))
     }
 }
 
@@ -381,6 +386,94 @@ fn the_check_and_the_take_agree<F: AccountFixture>(fixture: &F, start: Instant) 
     }
 }
 
+/// An account that answers a [`revision`](RateLimiter::revision) keeps what that promises, whatever
+/// was taken and given. Skipped for one that answers none.
+fn what_it_foresees_comes_true<F: AccountFixture>(fixture: &F, start: Instant) {
+    const RULE: &str = "revision";
+    let subject = Subject::fresh(fixture, start);
+    let Some(revision) = subject.account.revision() else {
+        return;
+    };
+    let (one, all) = (vec![fixture.one()], fixture.all());
+    let mut as_many = vec![fixture.one(); all.len()];
+    if !subject.has(&as_many, start) {
+        as_many.clone_from(&all);
+    }
+    let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
+    let mut now = start;
+    let mut out: Vec<Vec<Amount<F>>> = Vec::new();
+    // None, an instant that never comes, is the latest of all.
+    let instant = |mine: &[Amount<F>], ahead: &[Amount<F>], now| {
+        let at = subject.account.earliest_fit(mine, ahead, now);
+        at.map_or((true, start), |at| (false, at.max(now)))
+    };
+    for _ in 0..WALK {
+        now += Duration::from_micros(u64::from(dice.below(900_000)));
+        for mine in [&one, &all, &as_many] {
+            let alone = subject.fits(mine, &[], now).ok();
+            demand(
+                alone.is_some(),
+                RULE,
+                "amounts that were not refused before are refused now",
+            );
+            if alone == Some(true) {
+                continue;
+            }
+            for other in [&one, &all, &as_many] {
+                demand(
+                    matches!(subject.fits(other, mine, now), Ok(false)),
+                    RULE,
+                    "amounts fit beside others that do not fit alone",
+                );
+                demand(
+                    instant(other, mine, now) >= instant(mine, &[], now),
+                    RULE,
+                    "beside amounts that are short others were named a nearer instant",
+                );
+            }
+        }
+        let units = |amounts: &[Amount<F>]| -> u64 {
+            amounts.iter().map(|it| subject.account.units(it)).sum()
+        };
+        let (less, more) = match units(&as_many) <= units(&all) {
+            true => (&as_many, &all),
+            false => (&all, &as_many),
+        };
+        demand(
+            subject.has(less, now) || !subject.has(more, now),
+            RULE,
+            "more units fit where fewer do not",
+        );
+        let before = instant(&one, &[], now);
+        let had = subject.has_one(now);
+        if dice.below(3) == 0 {
+            if let Some(amounts) = out.pop() {
+                subject.account.give(&amounts, now);
+            }
+            continue;
+        }
+        let mine = if dice.below(3) == 0 { &all } else { &one };
+        if matches!(subject.takes(mine, &[], now), Ok(true)) {
+            out.push(mine.clone());
+            demand(
+                had || !subject.has_one(now),
+                RULE,
+                "a take made something fit",
+            );
+            demand(
+                instant(&one, &[], now) >= before,
+                RULE,
+                "a take brought an instant nearer",
+            );
+        }
+        demand(
+            subject.account.revision() == Some(revision),
+            RULE,
+            "takes, gives and the clock changed the revision",
+        );
+    }
+}
+
 /// Reproducible dice (xorshift64*): a failure is the same on every run.
 struct Dice(u64);
 
@@ -416,6 +509,8 @@ mod tests {
         CreditsTwice,
         NamesAnInstantTooEarly,
         WakesOnGive,
+        LetsOthersPastTheShort,
+        RefusesOnceItIsUsed,
     }
 
     struct Foreign {
@@ -456,11 +551,16 @@ mod tests {
             if never && self.fault != Fault::NeverRefuses {
                 return Err(JobError::uncorrectable("can never fit"));
             }
+            let out = *self.out.lock();
+            if self.fault == Fault::RefusesOnceItIsUsed && out == 1 && mine.len() == PERMITS {
+                return Err(JobError::uncorrectable("not any more"));
+            }
             let ahead = match self.fault {
+                Fault::LetsOthersPastTheShort if out == 2 => 0,
                 Fault::IgnoresTheReservation => 0,
                 _ => count(ahead),
             };
-            Ok(*self.out.lock() + count(mine) + ahead <= PERMITS as i64)
+            Ok(out + count(mine) + ahead <= PERMITS as i64)
         }
 
         fn try_take(
@@ -491,6 +591,10 @@ mod tests {
             if self.fault == Fault::WakesOnGive {
                 self.key.capacity_grew();
             }
+        }
+
+        fn revision(&self) -> Option<u64> {
+            Some(7)
         }
 
         fn earliest_fit(&self, _: &[&str], _: &[&str], now: Instant) -> Option<Instant> {
@@ -543,6 +647,8 @@ mod tests {
             (Fault::CreditsTwice, "ACC-3"),
             (Fault::NamesAnInstantTooEarly, "ACC-4"),
             (Fault::WakesOnGive, "ACC-5"),
+            (Fault::LetsOthersPastTheShort, "revision"),
+            (Fault::RefusesOnceItIsUsed, "revision"),
         ] {
             let panic = catch_unwind(AssertUnwindSafe(|| check(&Fixture(fault))))
                 .expect_err("the kit passed an account that breaks a rule");

@@ -1,0 +1,68 @@
+//! The walk that asks everyone: what the walk of the runtime is compared with.
+
+use std::time::Instant;
+
+use super::{Line, Verdict, deliver, earlier};
+use crate::admission::outbox::Outbox;
+use crate::admission::question::{Defect, Look, look};
+
+impl Line {
+    /// Walks the whole line once, waiter by waiter.
+    pub(super) fn plain_pass(
+        &mut self,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Result<Option<Instant>, Defect> {
+        self.unwalked = false;
+        self.memory.look(out);
+        let mut next = None;
+        let mut from = 0;
+        while let Some(seq) = self.waiting.first_from(from) {
+            from = seq + 1;
+            if !self.memory.passes(now) {
+                self.waiting.note_held_on_memory(seq);
+                if let Some(waiter) = self.waiting.waiter_mut(seq) {
+                    self.memory.hold(waiter, now, out);
+                }
+                next = earlier(next, self.memory.earliest(now));
+                continue;
+            }
+            let Some((head, first)) = self.waiting.head() else {
+                break;
+            };
+            let ahead = (head != seq).then(|| first.ask.demand.clone());
+            let Some(demand) = self.waiting.waiter_mut(seq).map(|it| it.ask.demand.clone()) else {
+                break;
+            };
+            match look(&demand, ahead.as_deref(), now)? {
+                Look::Granted => {
+                    if let Some(waiter) = self.waiting.remove(seq) {
+                        let waits = self.granted(&waiter, now, out);
+                        deliver(waiter, Verdict::Granted(waits), out);
+                    }
+                }
+                Look::Refused {
+                    entry,
+                    error,
+                    reason,
+                } => {
+                    if let Some(waiter) = self.waiting.remove(seq) {
+                        self.rejected(&waiter, Some(entry), reason, now, out);
+                        deliver(waiter, Verdict::Refused(error), out);
+                    }
+                }
+                Look::Short(shortfall) => {
+                    if let Some(waiter) = self.waiting.waiter_mut(seq) {
+                        self.accounts.hold(waiter, shortfall.indices(), now, out);
+                    }
+                    for entry in shortfall.indices() {
+                        self.waiting.note_held(seq, entry);
+                    }
+                    next = earlier(next, shortfall.instant(now));
+                }
+            }
+        }
+        self.next_look = next;
+        Ok(next)
+    }
+}

@@ -1,0 +1,473 @@
+//! Who waits, arranged so that a walk need not ask everyone.
+//!
+//! Waiters that ask for the same of the same accounts are one *class*: asked in the same state, they
+//! are answered the same. Classes on the same accounts, with as many amounts on each, are one
+//! *group*: what is taken or given touches a group whole.
+//!
+//! # Invariants
+//!
+//! 1. Every waiter is a member of one class, every class of one group, and neither is ever empty.
+//! 2. A class names, for each of its entries, exactly the members that the entry's account has not
+//!    held yet.
+//! 3. `fronts` has the first member of every class of the group, and nothing else.
+//! 4. `smallest` and `largest_unheld` name at least what they must: a class that is gone, or has
+//!    nobody unheld left, may still be named and is dropped when it comes up.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use super::Waiter;
+use super::seqs::{Seq, Seqs};
+use crate::admission::demand::Demand;
+use crate::admission::question::units;
+use crate::unwind::contain;
+
+/// Tells classes apart; never used again.
+pub(super) type ClassId = u64;
+/// Tells groups apart; never used again.
+pub(super) type GroupId = u64;
+
+/// Waiters with the same demand.
+pub(super) struct Class {
+    pub(super) group: GroupId,
+    pub(super) demand: Arc<Demand>,
+    pub(super) members: Seqs,
+    /// By entry: the members that it has not held yet.
+    pub(super) unheld: Vec<Seqs>,
+    /// The hash that it is found by; none when its amounts cannot be hashed.
+    shape: Option<u64>,
+}
+
+/// Classes on the same accounts.
+pub(super) struct Group {
+    /// The account of each entry, and how many amounts are asked of it.
+    accounts: Vec<(u64, usize)>,
+    /// The demand of some class: its entries lead to the accounts.
+    pub(super) sample: Arc<Demand>,
+    pub(super) fronts: BTreeMap<Seq, ClassId>,
+    /// By entry: the classes by the units that they ask of it.
+    smallest: Vec<BinaryHeap<Reverse<(u64, ClassId)>>>,
+    largest_unheld: Vec<BinaryHeap<(u64, ClassId)>>,
+    /// By entry: the revision of its account under which every class has been asked.
+    pub(super) revisions: Vec<Option<u64>>,
+}
+
+impl Group {
+    /// Whether a demand draws on an account of this group.
+    pub(super) fn shares(&self, demand: &Demand) -> bool {
+        self.accounts
+            .iter()
+            .any(|(id, _)| demand.entries().iter().any(|entry| entry.key().id() == *id))
+    }
+
+    /// Whether both groups draw on an account.
+    pub(super) fn touches(&self, other: &Group) -> bool {
+        self.accounts
+            .iter()
+            .any(|(id, _)| other.accounts.iter().any(|(theirs, _)| theirs == id))
+    }
+}
+
+struct Place {
+    waiter: Waiter,
+    class: ClassId,
+}
+
+#[derive(Default)]
+pub(super) struct Waiting {
+    places: BTreeMap<Seq, Place>,
+    classes: HashMap<ClassId, Class>,
+    groups: BTreeMap<GroupId, Group>,
+    classes_by_shape: HashMap<u64, Vec<ClassId>>,
+    groups_by_accounts: HashMap<Vec<(u64, usize)>, GroupId>,
+    /// Those that memory has not held yet, if there is a gate.
+    unheld_on_memory: Option<Seqs>,
+    next_id: u64,
+    /// Demands that the arrangement has no more use for. Their amounts and accounts are a user's
+    /// own: they are dropped where no lock is held.
+    gone: Vec<Arc<Demand>>,
+}
+
+impl Waiting {
+    pub(super) fn new(has_memory_gate: bool) -> Self {
+        Self {
+            unheld_on_memory: has_memory_gate.then(Seqs::default),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The head of the line.
+    pub(super) fn head(&self) -> Option<(Seq, &Waiter)> {
+        let (seq, place) = self.places.first_key_value()?;
+        Some((*seq, &place.waiter))
+    }
+
+    pub(super) fn is_anyone_from(&self, seq: Seq) -> bool {
+        self.places.range(seq..).next().is_some()
+    }
+
+    pub(super) fn waiter_mut(&mut self, seq: Seq) -> Option<&mut Waiter> {
+        self.places.get_mut(&seq).map(|place| &mut place.waiter)
+    }
+
+    pub(super) fn class(&self, id: ClassId) -> Option<&Class> {
+        self.classes.get(&id)
+    }
+
+    pub(super) fn group(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(&id)
+    }
+
+    pub(super) fn group_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(&id)
+    }
+
+    pub(super) fn groups(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+        self.groups.iter().map(|(id, group)| (*id, group))
+    }
+
+    /// Puts a waiter at the end of the line.
+    pub(super) fn push(&mut self, seq: Seq, waiter: Waiter) {
+        let id = self.class_for(&waiter.ask.demand);
+        let Self {
+            classes, groups, ..
+        } = self;
+        if let Some(class) = classes.get_mut(&id)
+            && let Some(group) = groups.get_mut(&class.group)
+        {
+            if class.members.is_empty() {
+                group.fronts.insert(seq, id);
+            }
+            class.members.push(seq);
+            for (index, unheld) in class.unheld.iter_mut().enumerate() {
+                if waiter.held.iter().any(|(held, _)| *held == index) {
+                    continue;
+                }
+                if unheld.is_empty()
+                    && let Some(entry) = class.demand.entries().get(index)
+                    && let Some(largest) = group.largest_unheld.get_mut(index)
+                {
+                    largest.push((units(&**entry), id));
+                }
+                unheld.push(seq);
+            }
+        }
+        if waiter.memory_since.is_none()
+            && let Some(unheld) = &mut self.unheld_on_memory
+        {
+            unheld.push(seq);
+        }
+        self.places.insert(seq, Place { waiter, class: id });
+    }
+
+    /// Takes a waiter out of the line.
+    pub(super) fn remove(&mut self, seq: Seq) -> Option<Waiter> {
+        let Place { waiter, class: id } = self.places.remove(&seq)?;
+        if let Some(unheld) = &mut self.unheld_on_memory {
+            unheld.remove(seq);
+        }
+        if let Some(class) = self.classes.get_mut(&id) {
+            let was_first = class.members.first() == Some(seq);
+            class.members.remove(seq);
+            for unheld in &mut class.unheld {
+                unheld.remove(seq);
+            }
+            let next = class.members.first();
+            if was_first && let Some(group) = self.groups.get_mut(&class.group) {
+                group.fronts.remove(&seq);
+                if let Some(next) = next {
+                    group.fronts.insert(next, id);
+                }
+            }
+            if next.is_none() {
+                self.drop_class(id);
+            }
+        }
+        Some(waiter)
+    }
+
+    /// The entry's account has held this waiter.
+    pub(super) fn note_held(&mut self, seq: Seq, entry: usize) {
+        let class = self.places.get(&seq).map(|place| place.class);
+        if let Some(class) = class.and_then(|id| self.classes.get_mut(&id))
+            && let Some(unheld) = class.unheld.get_mut(entry)
+        {
+            unheld.remove(seq);
+        }
+    }
+
+    /// Those from `seq` on that memory has not held yet; from now on it has.
+    pub(super) fn hold_on_memory_from(&mut self, seq: Seq) -> impl Iterator<Item = Seq> + use<> {
+        self.unheld_on_memory
+            .as_mut()
+            .map(|unheld| unheld.split_from(seq))
+            .into_iter()
+            .flatten()
+    }
+
+    /// The class of the group that asks for the fewest units on this entry.
+    pub(super) fn smallest(&mut self, group: GroupId, entry: usize) -> Option<ClassId> {
+        let Self {
+            classes, groups, ..
+        } = self;
+        let heap = groups.get_mut(&group)?.smallest.get_mut(entry)?;
+        while let Some(Reverse((_, id))) = heap.peek() {
+            if classes.contains_key(id) {
+                return Some(*id);
+            }
+            heap.pop();
+        }
+        None
+    }
+
+    /// The class of the group that asks for the most units on this entry among those with a member
+    /// that the entry has not held yet. It is taken out: [`restore`](Self::restore) puts it back.
+    pub(super) fn take_largest_unheld(
+        &mut self,
+        group: GroupId,
+        entry: usize,
+    ) -> Option<(u64, ClassId)> {
+        let Self {
+            classes, groups, ..
+        } = self;
+        let heap = groups.get_mut(&group)?.largest_unheld.get_mut(entry)?;
+        while let Some((units, id)) = heap.pop() {
+            // The same class may be named twice.
+            while heap.peek() == Some(&(units, id)) {
+                heap.pop();
+            }
+            let waits = classes
+                .get(&id)
+                .and_then(|class| class.unheld.get(entry))
+                .is_some_and(|unheld| !unheld.is_empty());
+            if waits {
+                return Some((units, id));
+            }
+        }
+        None
+    }
+
+    pub(super) fn restore(
+        &mut self,
+        group: GroupId,
+        entry: usize,
+        taken: impl IntoIterator<Item = (u64, ClassId)>,
+    ) {
+        if let Some(heap) = self
+            .groups
+            .get_mut(&group)
+            .and_then(|group| group.largest_unheld.get_mut(entry))
+        {
+            heap.extend(taken);
+        }
+    }
+
+    /// The class of this demand, made when it is the first of its kind.
+    fn class_for(&mut self, demand: &Arc<Demand>) -> ClassId {
+        // The amounts are of a user's type, and so are their `Hash` and `Eq`. A demand for which
+        // they fail is a class of its own.
+        let shape = contain("limiter", || shape_of(demand)).ok();
+        let known = shape.and_then(|shape| {
+            self.classes_by_shape.get(&shape)?.iter().find(|id| {
+                self.classes
+                    .get(id)
+                    .is_some_and(|class| is_same(&class.demand, demand))
+            })
+        });
+        if let Some(id) = known {
+            return *id;
+        }
+        let id = self.mint();
+        let group = self.group_for(demand);
+        if let Some(group) = self.groups.get_mut(&group) {
+            for (heap, entry) in group.smallest.iter_mut().zip(demand.entries()) {
+                heap.push(Reverse((units(&**entry), id)));
+            }
+        }
+        if let Some(shape) = shape {
+            self.classes_by_shape.entry(shape).or_default().push(id);
+        }
+        self.classes.insert(
+            id,
+            Class {
+                group,
+                demand: Arc::clone(demand),
+                members: Seqs::default(),
+                unheld: demand.entries().iter().map(|_| Seqs::default()).collect(),
+                shape,
+            },
+        );
+        self.sweep(group);
+        id
+    }
+
+    fn group_for(&mut self, demand: &Arc<Demand>) -> GroupId {
+        let accounts: Vec<_> = demand
+            .entries()
+            .iter()
+            .map(|entry| (entry.key().id(), entry.count()))
+            .collect();
+        if let Some(id) = self.groups_by_accounts.get(&accounts) {
+            return *id;
+        }
+        let id = self.mint();
+        self.groups.insert(
+            id,
+            Group {
+                sample: Arc::clone(demand),
+                fronts: BTreeMap::new(),
+                smallest: accounts.iter().map(|_| BinaryHeap::new()).collect(),
+                largest_unheld: accounts.iter().map(|_| BinaryHeap::new()).collect(),
+                revisions: vec![None; accounts.len()],
+                accounts: accounts.clone(),
+            },
+        );
+        self.groups_by_accounts.insert(accounts, id);
+        id
+    }
+
+    fn drop_class(&mut self, id: ClassId) {
+        let Some(class) = self.classes.remove(&id) else {
+            return;
+        };
+        if let Some(shape) = class.shape
+            && let Some(same) = self.classes_by_shape.get_mut(&shape)
+        {
+            same.retain(|known| *known != id);
+            if same.is_empty() {
+                self.classes_by_shape.remove(&shape);
+            }
+        }
+        self.gone.push(class.demand);
+        let is_last = self
+            .groups
+            .get(&class.group)
+            .is_some_and(|group| group.fronts.is_empty());
+        if is_last && let Some(group) = self.groups.remove(&class.group) {
+            self.groups_by_accounts.remove(&group.accounts);
+            self.gone.push(group.sample);
+        }
+    }
+
+    pub(super) fn take_gone(&mut self) -> Vec<Arc<Demand>> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// Clears the heaps of a group of the classes that are gone, when these are most of what is in
+    /// them: so the heaps stay as large as the line.
+    fn sweep(&mut self, group: GroupId) {
+        const FEW: usize = 64;
+        let Self {
+            classes, groups, ..
+        } = self;
+        let Some(group) = groups.get_mut(&group) else {
+            return;
+        };
+        let most = 2 * group.fronts.len() + FEW;
+        for heap in &mut group.smallest {
+            if heap.len() > most {
+                heap.retain(|Reverse((_, id))| classes.contains_key(id));
+            }
+        }
+        for (entry, heap) in group.largest_unheld.iter_mut().enumerate() {
+            if heap.len() > most {
+                let mut named = BTreeSet::new();
+                heap.retain(|(_, id)| {
+                    let waits = classes
+                        .get(id)
+                        .and_then(|class| class.unheld.get(entry))
+                        .is_some_and(|unheld| !unheld.is_empty());
+                    waits && named.insert(*id)
+                });
+            }
+        }
+    }
+
+    fn mint(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Whether the numbered invariants hold.
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn check_invariants(&self) {
+        for (seq, place) in &self.places {
+            let class = &self.classes[&place.class];
+            assert!(class.members.iter().any(|it| it == *seq), "invariant 1");
+            for (index, unheld) in class.unheld.iter().enumerate() {
+                let is_held = place.waiter.held.iter().any(|(held, _)| *held == index);
+                assert_eq!(
+                    is_held,
+                    !unheld.iter().any(|it| it == *seq),
+                    "invariant 2 on entry {index} of {seq}"
+                );
+            }
+        }
+        let members: usize = self
+            .classes
+            .values()
+            .map(|class| class.members.iter().count())
+            .sum();
+        assert_eq!(members, self.places.len(), "invariant 1");
+        for (id, class) in &self.classes {
+            let front = class.members.first().expect("invariant 1");
+            let group = &self.groups[&class.group];
+            assert_eq!(group.fronts.get(&front), Some(id), "invariant 3");
+            for (index, unheld) in class.unheld.iter().enumerate() {
+                let named = group.largest_unheld[index].iter().any(|(_, it)| it == id);
+                assert!(named || unheld.is_empty(), "invariant 4");
+                let named = group.smallest[index].iter();
+                assert!(named.into_iter().any(|it| it.0.1 == *id), "invariant 4");
+            }
+        }
+        let fronts: usize = self.groups.values().map(|group| group.fronts.len()).sum();
+        assert_eq!(fronts, self.classes.len(), "invariant 3");
+    }
+
+    #[cfg(test)]
+    pub(super) fn first_from(&self, seq: Seq) -> Option<Seq> {
+        self.places.range(seq..).next().map(|(seq, _)| *seq)
+    }
+
+    #[cfg(test)]
+    pub(super) fn note_held_on_memory(&mut self, seq: Seq) {
+        if let Some(unheld) = &mut self.unheld_on_memory {
+            unheld.remove(seq);
+        }
+    }
+
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.places.values().map(|place| &place.waiter)
+    }
+}
+
+fn shape_of(demand: &Demand) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for entry in demand.entries() {
+        entry.key().id().hash(&mut hasher);
+        entry.feed(&mut hasher);
+    }
+    hasher.finish()
+}
+
+fn is_same(one: &Arc<Demand>, other: &Arc<Demand>) -> bool {
+    let (one, other) = (one.entries(), other.entries());
+    one.len() == other.len()
+        && contain("limiter", || {
+            one.iter()
+                .zip(other)
+                .all(|(one, other)| one.key() == other.key() && one.asks_as(&**other))
+        })
+        .unwrap_or(false)
+}

@@ -1,0 +1,597 @@
+//! One walk of the line.
+//!
+//! The walk answers what the plain pass would: every waiter in order, the head with nothing
+//! reserved, the others with the head's amounts set aside (`plain.rs`, which the tests compare it
+//! with). It does not ask everyone:
+//!
+//! - A class is asked through its first member. The others are asked only after an account of theirs
+//!   was debited, since until then they would hear the same.
+//! - A group is passed over when the accounts promise (see
+//!   [`RateLimiter::revision`](crate::admission::RateLimiter::revision)) that nobody in it can be
+//!   granted or refused. The walk then visits only those members that an account would hold for
+//!   the first time.
+//!
+//! # Invariants
+//!
+//! 1. Places are visited in ascending order, each at most once.
+//! 2. Whoever is passed over would have been found short by entries that hold it already, and
+//!    would have named no earlier instant than the walk does.
+//! 3. An answer of a class counts until an account of its group is debited.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::seqs::Seq;
+use super::waiting::{ClassId, GroupId};
+use super::{Line, Verdict, earlier};
+use crate::admission::demand::Demand;
+use crate::admission::outbox::Outbox;
+use crate::admission::question::{
+    Defect, Look, Shortfall, earliest, fits, look, reserved_on, revision, shortness,
+};
+use crate::error::JobError;
+use crate::events::RejectReason;
+
+/// Walks the whole line once. Answers the instant of the next look that the clock alone calls for.
+pub(super) fn walk(
+    line: &mut Line,
+    now: Instant,
+    out: &mut Outbox,
+) -> Result<Option<Instant>, Defect> {
+    let mut walk = Walk {
+        line,
+        now,
+        out,
+        next: None,
+        at: 0,
+        turns: BinaryHeap::new(),
+        answers: HashMap::new(),
+        groups: HashMap::new(),
+        debits: 0,
+    };
+    if let Some(head) = walk.heads()? {
+        walk.at = head.seq;
+        walk.followers(&head)?;
+    }
+    Ok(walk.next)
+}
+
+/// The waiter in front of all others, found short.
+struct Head {
+    seq: Seq,
+    demand: Arc<Demand>,
+    /// The accounts that it is short on, and when the clock alone closes each. Nothing is known of
+    /// an account that said "fits" and then declined.
+    short: Vec<(u64, Option<Instant>)>,
+}
+
+/// Whose turn it is at a place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// The class whose first member is there; then that of the group's next first member.
+    Front(GroupId),
+    Member(ClassId),
+}
+
+/// What a class was answered.
+struct Answer {
+    debits: u64,
+    short: Vec<usize>,
+}
+
+/// A group in this walk. One that is not noted is closed, with nothing to be asked again.
+#[derive(Default)]
+struct InWalk {
+    /// Somebody in it may be granted or refused, as far as the line can foresee.
+    open: bool,
+    /// How many debits the walk had made when one last touched the group.
+    debits: u64,
+    /// The classes that have been answered since.
+    asked: Vec<ClassId>,
+    /// The revisions of its accounts that the walk began with, if they are not those of the last.
+    revisions: Option<Vec<Option<u64>>>,
+}
+
+/// How a group stood before it was looked at anew.
+struct Was {
+    open: bool,
+    asked: Vec<ClassId>,
+}
+
+/// How the line foresees a group.
+enum Foresight {
+    Open,
+    /// Everyone in it is short on some entry.
+    Closed {
+        /// The members that an entry would hold for the first time, by entry and class.
+        unheld: Vec<(usize, ClassId)>,
+        /// The earliest instant at which the clock alone could let somebody go; none is never.
+        bound: Option<Instant>,
+        /// The entry whose shortfall says so.
+        last: usize,
+    },
+}
+
+struct Walk<'a> {
+    line: &'a mut Line,
+    now: Instant,
+    out: &'a mut Outbox,
+    next: Option<Instant>,
+    /// The place that was visited last.
+    at: Seq,
+    turns: BinaryHeap<Reverse<(Seq, Turn)>>,
+    answers: HashMap<ClassId, Answer>,
+    groups: HashMap<GroupId, InWalk>,
+    debits: u64,
+}
+
+impl Walk<'_> {
+    /// Grants and refuses from the front, until a head stays. None when nobody is left to ask.
+    fn heads(&mut self) -> Result<Option<Head>, Defect> {
+        while let Some((seq, waiter)) = self.line.waiting.head() {
+            let demand = Arc::clone(&waiter.ask.demand);
+            if !self.memory_passes(seq) {
+                return Ok(None);
+            }
+            match look(&demand, None, self.now)? {
+                Look::Granted => self.grant(seq),
+                Look::Refused {
+                    entry,
+                    error,
+                    reason,
+                } => self.refuse(seq, entry, error, reason),
+                Look::Short(shortfall) => {
+                    self.hold(seq, shortfall.indices());
+                    self.name(shortfall.instant(self.now));
+                    return Ok(Some(Head {
+                        seq,
+                        short: short_accounts(&demand, &shortfall),
+                        demand,
+                    }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn followers(&mut self, head: &Head) -> Result<(), Defect> {
+        let groups = self.line.waiting.groups().map(|(id, _)| id).collect();
+        self.look_ahead(head, groups);
+        while let Some(Reverse((seq, turn))) = self.turns.pop() {
+            let class = match turn {
+                Turn::Member(class) => Some(class),
+                Turn::Front(group) => self.front(group, seq),
+            };
+            if seq <= self.at {
+                continue;
+            }
+            if let Some(class) = class
+                && !self.visit(head, class, seq)?
+            {
+                return Ok(());
+            }
+        }
+        self.note_revisions();
+        Ok(())
+    }
+
+    /// The class whose first member is at `seq`, if its group is still open. The turn goes on to
+    /// the group's next.
+    fn front(&mut self, id: GroupId, seq: Seq) -> Option<ClassId> {
+        if !self.is_open(id) {
+            return None;
+        }
+        let group = self.line.waiting.group(id)?;
+        let class = group.fronts.get(&seq).copied();
+        if let Some((next, _)) = group.fronts.range(seq + 1..).next() {
+            self.turns.push(Reverse((*next, Turn::Front(id))));
+        }
+        class
+    }
+
+    /// One waiter's turn. Answers false when memory lets nobody else pass.
+    fn visit(&mut self, head: &Head, id: ClassId, seq: Seq) -> Result<bool, Defect> {
+        self.at = seq;
+        let Some(class) = self.line.waiting.class(id) else {
+            return Ok(true);
+        };
+        let group = class.group;
+        let demand = Arc::clone(&class.demand);
+        let touched = self.groups.get(&group).map_or(0, |it| it.debits);
+        if let Some(answer) = self.answers.get(&id)
+            && answer.debits >= touched
+        {
+            let short = answer.short.clone();
+            self.hold(seq, short.iter().copied());
+            self.turn_of_unheld(id, &short);
+            return Ok(true);
+        }
+        match look(&demand, Some(&head.demand), self.now)? {
+            Look::Granted => {
+                self.grant(seq);
+                if !self.memory_passes(seq + 1) {
+                    return Ok(false);
+                }
+                self.debited(head, &demand);
+                if self.is_open(group) {
+                    self.turn_of_next(id);
+                }
+            }
+            Look::Refused {
+                entry,
+                error,
+                reason,
+            } => {
+                self.refuse(seq, entry, error, reason);
+                self.turn_of_next(id);
+            }
+            Look::Short(shortfall) => {
+                self.hold(seq, shortfall.indices());
+                self.name(shortfall.instant(self.now));
+                if shortfall.declined {
+                    // Accounts were debited and credited.
+                    self.debited(head, &demand);
+                    self.turn_of_next(id);
+                } else {
+                    let short: Vec<_> = shortfall.indices().collect();
+                    self.turn_of_unheld(id, &short);
+                    let debits = self.debits;
+                    self.answers.insert(id, Answer { debits, short });
+                    self.groups.entry(group).or_default().asked.push(id);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks anew at these groups, and gives turns to whoever in them has to be visited from here
+    /// on.
+    fn look_ahead(&mut self, head: &Head, groups: Vec<GroupId>) {
+        let mut bounded = Vec::new();
+        for id in groups {
+            let foresight = self.foresee(head, id);
+            let in_walk = self.groups.entry(id).or_default();
+            let was = Was {
+                open: std::mem::take(&mut in_walk.open),
+                asked: std::mem::take(&mut in_walk.asked),
+            };
+            match foresight {
+                Foresight::Open => self.open(id, was),
+                Foresight::Closed {
+                    unheld,
+                    bound,
+                    last,
+                } => {
+                    self.turn_of_first_held(unheld);
+                    if let Some(bound) = bound {
+                        bounded.push((id, bound, last, was));
+                    }
+                }
+            }
+        }
+        for (id, bound, last, was) in bounded {
+            if self.next.is_some_and(|next| next <= bound) {
+                continue;
+            }
+            // Only debits move instants, and only in an open group can there be one.
+            if self.may_be_debited(id) || !self.name_for_group(head, id, last) {
+                self.open(id, was);
+            }
+        }
+    }
+
+    fn may_be_debited(&self, id: GroupId) -> bool {
+        self.groups
+            .iter()
+            .any(|(other, in_walk)| in_walk.open && self.touch(id, *other))
+    }
+
+    fn touch(&self, one: GroupId, other: GroupId) -> bool {
+        let waiting = &self.line.waiting;
+        match (waiting.group(one), waiting.group(other)) {
+            (Some(one), Some(other)) => one.touches(other),
+            _ => false,
+        }
+    }
+
+    /// Names the earliest instant of a closed group, if the class that asks for the least on the
+    /// entry that holds them longest is held no longer by anything else. Everyone else in the group
+    /// is held by that entry as long at least.
+    fn name_for_group(&mut self, head: &Head, id: GroupId, last: usize) -> bool {
+        let waiting = &mut self.line.waiting;
+        let Some(class) = waiting.smallest(id, last).and_then(|id| waiting.class(id)) else {
+            return false;
+        };
+        if class.members.after(self.at).is_none() {
+            return false;
+        }
+        let Ok(entries) = shortness(&class.demand, Some(&head.demand), self.now) else {
+            return false;
+        };
+        let Some((_, by_last)) = entries.iter().find(|(index, _)| *index == last).copied() else {
+            return false;
+        };
+        let shortfall = Shortfall {
+            entries,
+            declined: false,
+        };
+        let instant = shortfall.instant(self.now);
+        if instant != by_last.map(|instant| instant.max(self.now)) {
+            return false;
+        }
+        self.name(instant);
+        true
+    }
+
+    /// What can be told of a group without asking every class.
+    fn foresee(&mut self, head: &Head, id: GroupId) -> Foresight {
+        let Some(group) = self.line.waiting.group(id) else {
+            return Foresight::Open;
+        };
+        let sample = Arc::clone(&group.sample);
+        let revisions: Vec<_> = sample
+            .entries()
+            .iter()
+            .map(|entry| revision(&**entry))
+            .collect();
+        if revisions.contains(&None) {
+            return Foresight::Open;
+        }
+        if group.revisions != revisions {
+            // Counts only if everyone is asked from here on.
+            if self.debits > 0 {
+                return Foresight::Open;
+            }
+            let in_walk = self.groups.entry(id).or_default();
+            in_walk.revisions.get_or_insert(revisions);
+            return Foresight::Open;
+        }
+        let Some(closed) = self.closed_entries(head, id, &sample) else {
+            return Foresight::Open;
+        };
+        // The entry that holds everyone longest decides; one that only an event closes is for ever.
+        let longest = closed
+            .iter()
+            .max_by_key(|(_, instant)| instant.map_or((true, self.now), |at| (false, at)));
+        let Some((last, bound)) = longest.copied() else {
+            return Foresight::Open;
+        };
+        let bound = bound.map(|instant| instant.max(self.now));
+        let Some(unheld) = self.newly_held(head, id, &sample, &closed) else {
+            return Foresight::Open;
+        };
+        Foresight::Closed {
+            unheld,
+            bound,
+            last,
+        }
+    }
+
+    /// The entries on which everyone in the group is short, with the earliest instant for each: what
+    /// the head lacks alone is lacking beside it, and what is short for the least is short for more.
+    fn closed_entries(
+        &mut self,
+        head: &Head,
+        id: GroupId,
+        sample: &Demand,
+    ) -> Option<Vec<(usize, Option<Instant>)>> {
+        let by_head: Vec<_> = sample
+            .entries()
+            .iter()
+            .enumerate()
+            .filter_map(|(index, entry)| {
+                let key = entry.key().id();
+                let short = head.short.iter().find(|(account, _)| *account == key)?;
+                Some((index, short.1))
+            })
+            .collect();
+        if !by_head.is_empty() {
+            return Some(by_head);
+        }
+        let mut closed = Vec::new();
+        for index in 0..sample.entries().len() {
+            let class = self.line.waiting.smallest(id, index)?;
+            let class = self.line.waiting.class(class)?;
+            let entry = &**class.demand.entries().get(index)?;
+            let reserved = reserved_on(Some(&head.demand), entry);
+            if !fits(entry, reserved, self.now).ok()? {
+                closed.push((index, earliest(entry, reserved, self.now)));
+            }
+        }
+        Some(closed)
+    }
+
+    /// The classes with members that an entry would hold for the first time.
+    fn newly_held(
+        &mut self,
+        head: &Head,
+        id: GroupId,
+        sample: &Demand,
+        closed: &[(usize, Option<Instant>)],
+    ) -> Option<Vec<(usize, ClassId)>> {
+        let mut found = Vec::new();
+        for index in 0..sample.entries().len() {
+            let is_closed = closed.iter().any(|(entry, _)| *entry == index);
+            let mut taken = Vec::new();
+            let mut answer = Some(());
+            while let Some((units, class)) = self.line.waiting.take_largest_unheld(id, index) {
+                taken.push((units, class));
+                let short = is_closed || {
+                    // What fits for the most fits for less.
+                    match self.fits_beside(head, class, index) {
+                        Some(fits) => !fits,
+                        None => {
+                            answer = None;
+                            break;
+                        }
+                    }
+                };
+                if !short {
+                    break;
+                }
+                found.push((index, class));
+            }
+            self.line.waiting.restore(id, index, taken);
+            answer?;
+        }
+        Some(found)
+    }
+
+    fn fits_beside(&self, head: &Head, class: ClassId, index: usize) -> Option<bool> {
+        let class = self.line.waiting.class(class)?;
+        let entry = &**class.demand.entries().get(index)?;
+        fits(entry, reserved_on(Some(&head.demand), entry), self.now).ok()
+    }
+
+    /// An account of this demand was debited: what was answered on it counts no more.
+    fn debited(&mut self, head: &Head, demand: &Demand) {
+        self.debits += 1;
+        let shared: Vec<_> = self
+            .line
+            .waiting
+            .groups()
+            .filter(|(_, group)| group.shares(demand))
+            .map(|(id, _)| id)
+            .collect();
+        for id in &shared {
+            self.groups.entry(*id).or_default().debits = self.debits;
+        }
+        self.look_ahead(head, shared);
+    }
+
+    /// Everyone in the group behind the place that was visited last has a turn.
+    fn open(&mut self, id: GroupId, was: Was) {
+        self.groups.entry(id).or_default().open = true;
+        if was.open {
+            // Whoever has not been asked has a turn already.
+            for class in was.asked {
+                self.turn_of_next(class);
+            }
+            return;
+        }
+        let Some(group) = self.line.waiting.group(id) else {
+            return;
+        };
+        for class in group.fronts.range(..=self.at).map(|(_, class)| *class) {
+            let next = self.line.waiting.class(class);
+            if let Some(next) = next.and_then(|class| class.members.after(self.at)) {
+                self.turns.push(Reverse((next, Turn::Member(class))));
+            }
+        }
+        if let Some((next, _)) = group.fronts.range(self.at + 1..).next() {
+            self.turns.push(Reverse((*next, Turn::Front(id))));
+        }
+    }
+
+    fn is_open(&self, id: GroupId) -> bool {
+        self.groups.get(&id).is_some_and(|group| group.open)
+    }
+
+    fn turn_of_next(&mut self, id: ClassId) {
+        let class = self.line.waiting.class(id);
+        if let Some(next) = class.and_then(|class| class.members.after(self.at)) {
+            self.turns.push(Reverse((next, Turn::Member(id))));
+        }
+    }
+
+    /// The next member of a class that one of these entries has not held yet.
+    fn turn_of_unheld(&mut self, id: ClassId, entries: &[usize]) {
+        let Some(class) = self.line.waiting.class(id) else {
+            return;
+        };
+        let next = entries
+            .iter()
+            .filter_map(|entry| class.unheld.get(*entry)?.after(self.at))
+            .min();
+        if let Some(next) = next {
+            self.turns.push(Reverse((next, Turn::Member(id))));
+        }
+    }
+
+    fn turn_of_first_held(&mut self, unheld: Vec<(usize, ClassId)>) {
+        for (entry, class) in unheld {
+            self.turn_of_unheld(class, &[entry]);
+        }
+    }
+
+    /// A walk that came to the end has asked every class of the groups whose accounts had changed
+    /// by themselves.
+    fn note_revisions(&mut self) {
+        for (id, in_walk) in self.groups.drain() {
+            if let Some(revisions) = in_walk.revisions
+                && let Some(group) = self.line.waiting.group_mut(id)
+            {
+                group.revisions = revisions;
+            }
+        }
+    }
+
+    /// Whether memory lets whoever is at `from` pass; else it and everyone behind it are held on
+    /// memory. Within one walk the answer changes only from yes to no, at a grant.
+    fn memory_passes(&mut self, from: Seq) -> bool {
+        let Line {
+            memory, waiting, ..
+        } = &mut *self.line;
+        if memory.passes(self.now) {
+            return true;
+        }
+        for seq in waiting.hold_on_memory_from(from) {
+            if let Some(waiter) = waiting.waiter_mut(seq) {
+                memory.hold(waiter, self.now, self.out);
+            }
+        }
+        if waiting.is_anyone_from(from) {
+            let instant = memory.earliest(self.now);
+            self.name(instant);
+        }
+        false
+    }
+
+    fn grant(&mut self, seq: Seq) {
+        if let Some(waiter) = self.line.waiting.remove(seq) {
+            let waits = self.line.granted(&waiter, self.now, self.out);
+            super::deliver(waiter, Verdict::Granted(waits), self.out);
+        }
+    }
+
+    fn refuse(&mut self, seq: Seq, entry: usize, error: JobError, reason: RejectReason) {
+        if let Some(waiter) = self.line.waiting.remove(seq) {
+            self.line
+                .rejected(&waiter, Some(entry), reason, self.now, self.out);
+            super::deliver(waiter, Verdict::Refused(error), self.out);
+        }
+    }
+
+    fn hold(&mut self, seq: Seq, entries: impl Iterator<Item = usize> + Clone) {
+        let Line {
+            accounts, waiting, ..
+        } = &mut *self.line;
+        if let Some(waiter) = waiting.waiter_mut(seq) {
+            accounts.hold(waiter, entries.clone(), self.now, self.out);
+        }
+        for entry in entries {
+            waiting.note_held(seq, entry);
+        }
+    }
+
+    /// The clock alone may change an answer at this instant.
+    fn name(&mut self, instant: Option<Instant>) {
+        self.next = earlier(self.next, instant);
+    }
+}
+
+fn short_accounts(demand: &Demand, shortfall: &Shortfall) -> Vec<(u64, Option<Instant>)> {
+    if shortfall.declined {
+        return Vec::new();
+    }
+    shortfall
+        .entries
+        .iter()
+        .filter_map(|(index, instant)| {
+            let entry = demand.entries().get(*index)?;
+            Some((entry.key().id(), *instant))
+        })
+        .collect()
+}
