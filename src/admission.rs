@@ -10,6 +10,7 @@ mod counting;
 mod demand;
 mod elastic_window;
 mod grant;
+mod ids;
 mod line;
 mod mcp;
 mod memory;
@@ -18,6 +19,7 @@ pub mod memory_source;
 mod monitor;
 mod outbox;
 mod question;
+pub(crate) mod stepped;
 mod token_bucket;
 
 pub use account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment, Wake};

@@ -8,6 +8,7 @@ pub mod db_provider_contract;
 mod recorder;
 
 pub use crate::admission::memory_source::ScriptedMemory;
+pub use crate::admission::stepped::{SteppedLine, Walked};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! The accounts that the line has met: whose they are, how many waiters each holds, and what is
 //! told about them.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::account::{AccountKey, Wake};
 use super::demand::{Demand, Entry};
+use super::ids::IdMap;
 use super::line::{Waiter, Waits};
 use super::outbox::{Behind, Note, Outbox};
 use crate::error::JobError;
@@ -15,7 +15,7 @@ use crate::unwind::contain;
 /// The register of accounts, by id.
 #[derive(Default)]
 pub(super) struct Accounts {
-    met: HashMap<u64, Registered>,
+    met: IdMap<Registered>,
     /// With so many met, those that are gone are looked for again.
     look_again_at: usize,
 }

@@ -17,6 +17,7 @@
 
 #[cfg(test)]
 mod equivalence;
+mod foresight;
 #[cfg(test)]
 mod plain;
 mod seqs;
@@ -80,7 +81,7 @@ impl Ticket {
         }
     }
 
-    #[cfg(test)]
+    /// The place in the line, counted from 1.
     pub(super) fn seq(&self) -> Seq {
         self.seq
     }

@@ -74,6 +74,14 @@ impl Outbox {
         self.evaluate = true;
     }
 
+    /// The verdicts in their order, by place, delivered to nobody.
+    pub(super) fn verdicts(self) -> impl Iterator<Item = (u64, Verdict)> {
+        self.items.into_iter().filter_map(|item| match item {
+            Item::Verdict(ticket, verdict, _) => Some((ticket.seq(), verdict)),
+            Item::Note(_) => None,
+        })
+    }
+
     /// Delivers the verdicts, and answers everything that the step wants told as text that does not
     /// depend on where it ran.
     #[cfg(test)]

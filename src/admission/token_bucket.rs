@@ -46,7 +46,7 @@ pub struct TokenBudget {
 impl TokenBudget {
     /// A budget of both figures.
     #[must_use]
-    pub fn new(tokens_per_minute: u32, requests_per_minute: u32) -> Self {
+    pub const fn new(tokens_per_minute: u32, requests_per_minute: u32) -> Self {
         Self {
             tokens_per_minute,
             requests_per_minute,

@@ -17,12 +17,17 @@ impl Seqs {
         self.places.push_back(seq);
     }
 
-    /// Takes a place out, if it is there.
-    pub(super) fn remove(&mut self, seq: Seq) {
-        if self.places.front() == Some(&seq) {
-            self.places.pop_front();
-        } else if let Ok(index) = self.places.binary_search(&seq) {
-            self.places.remove(index);
+    /// Takes a place out, and answers whether it was there.
+    pub(super) fn remove(&mut self, seq: Seq) -> bool {
+        match self.places.front() {
+            None => return false,
+            Some(first) if *first > seq => return false,
+            Some(first) if *first == seq => return self.places.pop_front().is_some(),
+            Some(_) => {}
+        }
+        match self.places.binary_search(&seq) {
+            Ok(index) => self.places.remove(index).is_some(),
+            Err(_) => false,
         }
     }
 

@@ -12,6 +12,8 @@
 //! 3. `fronts` has the first member of every class of the group, and nothing else.
 //! 4. `smallest` and `largest_unheld` name at least what they must: a class that is gone, or has
 //!    nobody unheld left, may still be named and is dropped when it comes up.
+//! 5. A group counts, for each entry, the members that the entry has not held yet.
+//! 6. Every account of a group has a slot, which is free again when no group has it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
@@ -19,15 +21,17 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::Waiter;
+use super::foresight::Known;
 use super::seqs::{Seq, Seqs};
 use crate::admission::demand::Demand;
+use crate::admission::ids::IdMap;
 use crate::admission::question::units;
 use crate::unwind::contain;
 
 /// Tells classes apart; never used again.
 pub(super) type ClassId = u64;
-/// Tells groups apart; never used again.
-pub(super) type GroupId = u64;
+/// Where a group is; used again when it is gone.
+pub(super) type GroupId = usize;
 
 /// Waiters with the same demand.
 pub(super) struct Class {
@@ -44,12 +48,16 @@ pub(super) struct Class {
 pub(super) struct Group {
     /// The account of each entry, and how many amounts are asked of it.
     accounts: Vec<(u64, usize)>,
+    /// By entry: where the account is.
+    slots: Vec<usize>,
     /// The demand of some class: its entries lead to the accounts.
     pub(super) sample: Arc<Demand>,
     pub(super) fronts: BTreeMap<Seq, ClassId>,
     /// By entry: the classes by the units that they ask of it.
     smallest: Vec<BinaryHeap<Reverse<(u64, ClassId)>>>,
     largest_unheld: Vec<BinaryHeap<(u64, ClassId)>>,
+    /// By entry: how many members it has not held yet.
+    unheld: Vec<usize>,
     /// By entry: the revision of its account under which every class has been asked.
     pub(super) revisions: Vec<Option<u64>>,
 }
@@ -62,12 +70,65 @@ impl Group {
             .any(|(id, _)| demand.entries().iter().any(|entry| entry.key().id() == *id))
     }
 
+    /// Where this entry's account is.
+    pub(super) fn slot(&self, entry: usize) -> usize {
+        self.slots.get(entry).copied().unwrap_or(usize::MAX)
+    }
+
+    /// How many amounts are asked of this entry's account.
+    pub(super) fn count(&self, entry: usize) -> usize {
+        self.accounts.get(entry).map_or(0, |(_, count)| *count)
+    }
+
+    /// How many members this entry has not held yet.
+    pub(super) fn unheld(&self, entry: usize) -> usize {
+        self.unheld.get(entry).copied().unwrap_or(0)
+    }
+
+    pub(super) fn by_smallest(
+        &mut self,
+        entry: usize,
+    ) -> Option<&mut BinaryHeap<Reverse<(u64, ClassId)>>> {
+        self.smallest.get_mut(entry)
+    }
+
+    pub(super) fn by_largest_unheld(
+        &mut self,
+        entry: usize,
+    ) -> Option<&mut BinaryHeap<(u64, ClassId)>> {
+        self.largest_unheld.get_mut(entry)
+    }
+
     /// Whether both groups draw on an account.
     pub(super) fn touches(&self, other: &Group) -> bool {
         self.accounts
             .iter()
             .any(|(id, _)| other.accounts.iter().any(|(theirs, _)| theirs == id))
     }
+}
+
+/// An account that groups have in common, with what a walk knows of it.
+pub(super) struct Slot {
+    id: u64,
+    groups: usize,
+    pub(super) known: Known,
+}
+
+/// One group, and what is needed to look at it.
+pub(super) struct Parts<'a> {
+    pub(super) classes: &'a IdMap<Class>,
+    pub(super) group: &'a mut Group,
+    pub(super) slots: &'a mut [Slot],
+    /// Which walk it is.
+    pub(super) walk: u64,
+}
+
+/// Whether a member of this class has not been held by this entry yet.
+pub(super) fn is_unheld(classes: &IdMap<Class>, id: ClassId, entry: usize) -> bool {
+    classes
+        .get(&id)
+        .and_then(|class| class.unheld.get(entry))
+        .is_some_and(|unheld| !unheld.is_empty())
 }
 
 struct Place {
@@ -78,13 +139,19 @@ struct Place {
 #[derive(Default)]
 pub(super) struct Waiting {
     places: BTreeMap<Seq, Place>,
-    classes: HashMap<ClassId, Class>,
-    groups: BTreeMap<GroupId, Group>,
+    classes: IdMap<Class>,
+    groups: Vec<Option<Group>>,
+    free_groups: Vec<GroupId>,
+    slots: Vec<Slot>,
+    free_slots: Vec<usize>,
+    slots_by_account: IdMap<usize>,
     classes_by_shape: HashMap<u64, Vec<ClassId>>,
     groups_by_accounts: HashMap<Vec<(u64, usize)>, GroupId>,
     /// Those that memory has not held yet, if there is a gate.
     unheld_on_memory: Option<Seqs>,
     next_id: u64,
+    /// How many walks there were.
+    walks: u64,
     /// Demands that the arrangement has no more use for. Their amounts and accounts are a user's
     /// own: they are dropped where no lock is held.
     gone: Vec<Arc<Demand>>,
@@ -125,15 +192,21 @@ impl Waiting {
     }
 
     pub(super) fn group(&self, id: GroupId) -> Option<&Group> {
-        self.groups.get(&id)
+        self.groups.get(id)?.as_ref()
     }
 
     pub(super) fn group_mut(&mut self, id: GroupId) -> Option<&mut Group> {
-        self.groups.get_mut(&id)
+        self.groups.get_mut(id)?.as_mut()
+    }
+
+    /// The groups, with gaps.
+    pub(super) fn group_ids(&self) -> std::ops::Range<GroupId> {
+        0..self.groups.len()
     }
 
     pub(super) fn groups(&self) -> impl Iterator<Item = (GroupId, &Group)> {
-        self.groups.iter().map(|(id, group)| (*id, group))
+        let groups = self.groups.iter().enumerate();
+        groups.filter_map(|(id, group)| Some((id, group.as_ref()?)))
     }
 
     /// Puts a waiter at the end of the line.
@@ -143,7 +216,7 @@ impl Waiting {
             classes, groups, ..
         } = self;
         if let Some(class) = classes.get_mut(&id)
-            && let Some(group) = groups.get_mut(&class.group)
+            && let Some(Some(group)) = groups.get_mut(class.group)
         {
             if class.members.is_empty() {
                 group.fronts.insert(seq, id);
@@ -152,6 +225,9 @@ impl Waiting {
             for (index, unheld) in class.unheld.iter_mut().enumerate() {
                 if waiter.held.iter().any(|(held, _)| *held == index) {
                     continue;
+                }
+                if let Some(count) = group.unheld.get_mut(index) {
+                    *count += 1;
                 }
                 if unheld.is_empty()
                     && let Some(entry) = class.demand.entries().get(index)
@@ -179,11 +255,13 @@ impl Waiting {
         if let Some(class) = self.classes.get_mut(&id) {
             let was_first = class.members.first() == Some(seq);
             class.members.remove(seq);
-            for unheld in &mut class.unheld {
-                unheld.remove(seq);
+            if let Some(Some(group)) = self.groups.get_mut(class.group) {
+                for (unheld, count) in class.unheld.iter_mut().zip(&mut group.unheld) {
+                    *count -= usize::from(unheld.remove(seq));
+                }
             }
             let next = class.members.first();
-            if was_first && let Some(group) = self.groups.get_mut(&class.group) {
+            if was_first && let Some(Some(group)) = self.groups.get_mut(class.group) {
                 group.fronts.remove(&seq);
                 if let Some(next) = next {
                     group.fronts.insert(next, id);
@@ -201,8 +279,11 @@ impl Waiting {
         let class = self.places.get(&seq).map(|place| place.class);
         if let Some(class) = class.and_then(|id| self.classes.get_mut(&id))
             && let Some(unheld) = class.unheld.get_mut(entry)
+            && unheld.remove(seq)
+            && let Some(Some(group)) = self.groups.get_mut(class.group)
+            && let Some(count) = group.unheld.get_mut(entry)
         {
-            unheld.remove(seq);
+            *count -= 1;
         }
     }
 
@@ -216,60 +297,9 @@ impl Waiting {
     }
 
     /// The class of the group that asks for the fewest units on this entry.
-    pub(super) fn smallest(&mut self, group: GroupId, entry: usize) -> Option<ClassId> {
-        let Self {
-            classes, groups, ..
-        } = self;
-        let heap = groups.get_mut(&group)?.smallest.get_mut(entry)?;
-        while let Some(Reverse((_, id))) = heap.peek() {
-            if classes.contains_key(id) {
-                return Some(*id);
-            }
-            heap.pop();
-        }
-        None
-    }
-
-    /// The class of the group that asks for the most units on this entry among those with a member
-    /// that the entry has not held yet. It is taken out: [`restore`](Self::restore) puts it back.
-    pub(super) fn take_largest_unheld(
-        &mut self,
-        group: GroupId,
-        entry: usize,
-    ) -> Option<(u64, ClassId)> {
-        let Self {
-            classes, groups, ..
-        } = self;
-        let heap = groups.get_mut(&group)?.largest_unheld.get_mut(entry)?;
-        while let Some((units, id)) = heap.pop() {
-            // The same class may be named twice.
-            while heap.peek() == Some(&(units, id)) {
-                heap.pop();
-            }
-            let waits = classes
-                .get(&id)
-                .and_then(|class| class.unheld.get(entry))
-                .is_some_and(|unheld| !unheld.is_empty());
-            if waits {
-                return Some((units, id));
-            }
-        }
-        None
-    }
-
-    pub(super) fn restore(
-        &mut self,
-        group: GroupId,
-        entry: usize,
-        taken: impl IntoIterator<Item = (u64, ClassId)>,
-    ) {
-        if let Some(heap) = self
-            .groups
-            .get_mut(&group)
-            .and_then(|group| group.largest_unheld.get_mut(entry))
-        {
-            heap.extend(taken);
-        }
+    pub(super) fn smallest(&mut self, group: GroupId, entry: usize) -> Option<&Class> {
+        let group = self.groups.get_mut(group)?.as_mut()?;
+        group.smallest(entry, &self.classes)
     }
 
     /// The class of this demand, made when it is the first of its kind.
@@ -289,7 +319,7 @@ impl Waiting {
         }
         let id = self.mint();
         let group = self.group_for(demand);
-        if let Some(group) = self.groups.get_mut(&group) {
+        if let Some(group) = self.group_mut(group) {
             for (heap, entry) in group.smallest.iter_mut().zip(demand.entries()) {
                 heap.push(Reverse((units(&**entry), id)));
             }
@@ -320,18 +350,29 @@ impl Waiting {
         if let Some(id) = self.groups_by_accounts.get(&accounts) {
             return *id;
         }
-        let id = self.mint();
-        self.groups.insert(
-            id,
-            Group {
-                sample: Arc::clone(demand),
-                fronts: BTreeMap::new(),
-                smallest: accounts.iter().map(|_| BinaryHeap::new()).collect(),
-                largest_unheld: accounts.iter().map(|_| BinaryHeap::new()).collect(),
-                revisions: vec![None; accounts.len()],
-                accounts: accounts.clone(),
-            },
-        );
+        let slots = accounts.iter().map(|(id, _)| self.slot_for(*id)).collect();
+        let group = Some(Group {
+            slots,
+            unheld: vec![0; accounts.len()],
+            sample: Arc::clone(demand),
+            fronts: BTreeMap::new(),
+            smallest: accounts.iter().map(|_| BinaryHeap::new()).collect(),
+            largest_unheld: accounts.iter().map(|_| BinaryHeap::new()).collect(),
+            revisions: vec![None; accounts.len()],
+            accounts: accounts.clone(),
+        });
+        let id = match self.free_groups.pop() {
+            Some(id) => {
+                if let Some(free) = self.groups.get_mut(id) {
+                    *free = group;
+                }
+                id
+            }
+            None => {
+                self.groups.push(group);
+                self.groups.len() - 1
+            }
+        };
         self.groups_by_accounts.insert(accounts, id);
         id
     }
@@ -350,13 +391,79 @@ impl Waiting {
         }
         self.gone.push(class.demand);
         let is_last = self
-            .groups
-            .get(&class.group)
+            .group(class.group)
             .is_some_and(|group| group.fronts.is_empty());
-        if is_last && let Some(group) = self.groups.remove(&class.group) {
+        if is_last && let Some(group) = self.groups.get_mut(class.group).and_then(Option::take) {
+            self.free_groups.push(class.group);
             self.groups_by_accounts.remove(&group.accounts);
+            for slot in group.slots {
+                self.free_slot(slot);
+            }
             self.gone.push(group.sample);
         }
+    }
+
+    fn slot_for(&mut self, account: u64) -> usize {
+        if let Some(index) = self.slots_by_account.get(&account)
+            && let Some(slot) = self.slots.get_mut(*index)
+        {
+            slot.groups += 1;
+            return *index;
+        }
+        let slot = Slot {
+            id: account,
+            groups: 1,
+            known: Known::default(),
+        };
+        let index = match self.free_slots.pop() {
+            Some(index) => {
+                if let Some(free) = self.slots.get_mut(index) {
+                    *free = slot;
+                }
+                index
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        };
+        self.slots_by_account.insert(account, index);
+        index
+    }
+
+    fn free_slot(&mut self, index: usize) {
+        let Some(slot) = self.slots.get_mut(index) else {
+            return;
+        };
+        slot.groups -= 1;
+        if slot.groups == 0 {
+            self.slots_by_account.remove(&slot.id);
+            self.free_slots.push(index);
+        }
+    }
+
+    /// A walk begins.
+    pub(super) fn begin_walk(&mut self) {
+        self.walks += 1;
+    }
+
+    pub(super) fn walk(&self) -> u64 {
+        self.walks
+    }
+
+    pub(super) fn parts(&mut self, group: GroupId) -> Option<Parts<'_>> {
+        Some(Parts {
+            classes: &self.classes,
+            group: self.groups.get_mut(group)?.as_mut()?,
+            slots: &mut self.slots,
+            walk: self.walks,
+        })
+    }
+
+    /// What walks know of an account that some group has.
+    pub(super) fn known_of(&mut self, account: u64) -> Option<&mut Known> {
+        let index = self.slots_by_account.get(&account)?;
+        self.slots.get_mut(*index).map(|slot| &mut slot.known)
     }
 
     pub(super) fn take_gone(&mut self) -> Vec<Arc<Demand>> {
@@ -370,7 +477,7 @@ impl Waiting {
         let Self {
             classes, groups, ..
         } = self;
-        let Some(group) = groups.get_mut(&group) else {
+        let Some(Some(group)) = groups.get_mut(group) else {
             return;
         };
         let most = 2 * group.fronts.len() + FEW;
@@ -382,13 +489,7 @@ impl Waiting {
         for (entry, heap) in group.largest_unheld.iter_mut().enumerate() {
             if heap.len() > most {
                 let mut named = BTreeSet::new();
-                heap.retain(|(_, id)| {
-                    let waits = classes
-                        .get(id)
-                        .and_then(|class| class.unheld.get(entry))
-                        .is_some_and(|unheld| !unheld.is_empty());
-                    waits && named.insert(*id)
-                });
+                heap.retain(|(_, id)| is_unheld(classes, *id, entry) && named.insert(*id));
             }
         }
     }
@@ -421,7 +522,7 @@ impl Waiting {
         assert_eq!(members, self.places.len(), "invariant 1");
         for (id, class) in &self.classes {
             let front = class.members.first().expect("invariant 1");
-            let group = &self.groups[&class.group];
+            let group = self.group(class.group).expect("invariant 1");
             assert_eq!(group.fronts.get(&front), Some(id), "invariant 3");
             for (index, unheld) in class.unheld.iter().enumerate() {
                 let named = group.largest_unheld[index].iter().any(|(_, it)| it == id);
@@ -430,7 +531,22 @@ impl Waiting {
                 assert!(named.into_iter().any(|it| it.0.1 == *id), "invariant 4");
             }
         }
-        let fronts: usize = self.groups.values().map(|group| group.fronts.len()).sum();
+        for (id, group) in self.groups() {
+            for (index, count) in group.unheld.iter().enumerate() {
+                let of_group = self.classes.values().filter(|class| class.group == id);
+                let unheld = of_group.map(|class| class.unheld[index].iter().count());
+                assert_eq!(unheld.sum::<usize>(), *count, "invariant 5");
+            }
+            for (slot, (account, _)) in group.slots.iter().zip(&group.accounts) {
+                assert_eq!(self.slots[*slot].id, *account, "invariant 6");
+            }
+        }
+        assert_eq!(
+            self.slots_by_account.len() + self.free_slots.len(),
+            self.slots.len(),
+            "invariant 6"
+        );
+        let fronts: usize = self.groups().map(|(_, group)| group.fronts.len()).sum();
         assert_eq!(fronts, self.classes.len(), "invariant 3");
     }
 

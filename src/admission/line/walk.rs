@@ -19,18 +19,18 @@
 //! 3. An answer of a class counts until an account of its group is debited.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::foresight::{Foresight, View};
 use super::seqs::Seq;
 use super::waiting::{ClassId, GroupId};
 use super::{Line, Verdict, earlier};
 use crate::admission::demand::Demand;
+use crate::admission::ids::IdMap;
 use crate::admission::outbox::Outbox;
-use crate::admission::question::{
-    Defect, Look, Shortfall, earliest, fits, look, reserved_on, revision, shortness,
-};
+use crate::admission::question::{Defect, Look, Shortfall, look, shortness};
 use crate::error::JobError;
 use crate::events::RejectReason;
 
@@ -40,6 +40,7 @@ pub(super) fn walk(
     now: Instant,
     out: &mut Outbox,
 ) -> Result<Option<Instant>, Defect> {
+    line.waiting.begin_walk();
     let mut walk = Walk {
         line,
         now,
@@ -47,8 +48,8 @@ pub(super) fn walk(
         next: None,
         at: 0,
         turns: BinaryHeap::new(),
-        answers: HashMap::new(),
-        groups: HashMap::new(),
+        answers: IdMap::default(),
+        groups: BTreeMap::new(),
         debits: 0,
     };
     if let Some(head) = walk.heads()? {
@@ -62,9 +63,6 @@ pub(super) fn walk(
 struct Head {
     seq: Seq,
     demand: Arc<Demand>,
-    /// The accounts that it is short on, and when the clock alone closes each. Nothing is known of
-    /// an account that said "fits" and then declined.
-    short: Vec<(u64, Option<Instant>)>,
 }
 
 /// Whose turn it is at a place.
@@ -95,23 +93,10 @@ struct InWalk {
 }
 
 /// How a group stood before it was looked at anew.
+#[derive(Default)]
 struct Was {
     open: bool,
     asked: Vec<ClassId>,
-}
-
-/// How the line foresees a group.
-enum Foresight {
-    Open,
-    /// Everyone in it is short on some entry.
-    Closed {
-        /// The members that an entry would hold for the first time, by entry and class.
-        unheld: Vec<(usize, ClassId)>,
-        /// The earliest instant at which the clock alone could let somebody go; none is never.
-        bound: Option<Instant>,
-        /// The entry whose shortfall says so.
-        last: usize,
-    },
 }
 
 struct Walk<'a> {
@@ -122,8 +107,8 @@ struct Walk<'a> {
     /// The place that was visited last.
     at: Seq,
     turns: BinaryHeap<Reverse<(Seq, Turn)>>,
-    answers: HashMap<ClassId, Answer>,
-    groups: HashMap<GroupId, InWalk>,
+    answers: IdMap<Answer>,
+    groups: BTreeMap<GroupId, InWalk>,
     debits: u64,
 }
 
@@ -145,11 +130,8 @@ impl Walk<'_> {
                 Look::Short(shortfall) => {
                     self.hold(seq, shortfall.indices());
                     self.name(shortfall.instant(self.now));
-                    return Ok(Some(Head {
-                        seq,
-                        short: short_accounts(&demand, &shortfall),
-                        demand,
-                    }));
+                    self.note_short(&demand, &shortfall);
+                    return Ok(Some(Head { seq, demand }));
                 }
             }
         }
@@ -157,7 +139,7 @@ impl Walk<'_> {
     }
 
     fn followers(&mut self, head: &Head) -> Result<(), Defect> {
-        let groups = self.line.waiting.groups().map(|(id, _)| id).collect();
+        let groups = self.line.waiting.group_ids();
         self.look_ahead(head, groups);
         while let Some(Reverse((seq, turn))) = self.turns.pop() {
             let class = match turn {
@@ -248,17 +230,29 @@ impl Walk<'_> {
 
     /// Looks anew at these groups, and gives turns to whoever in them has to be visited from here
     /// on.
-    fn look_ahead(&mut self, head: &Head, groups: Vec<GroupId>) {
+    fn look_ahead(&mut self, head: &Head, groups: impl IntoIterator<Item = GroupId>) {
+        let view = View {
+            head: &head.demand,
+            now: self.now,
+        };
         let mut bounded = Vec::new();
         for id in groups {
-            let foresight = self.foresee(head, id);
-            let in_walk = self.groups.entry(id).or_default();
-            let was = Was {
+            if self.line.waiting.group(id).is_none() {
+                continue;
+            }
+            let was = self.groups.get_mut(&id).map(|in_walk| Was {
                 open: std::mem::take(&mut in_walk.open),
                 asked: std::mem::take(&mut in_walk.asked),
-            };
-            match foresight {
-                Foresight::Open => self.open(id, was),
+            });
+            let was = was.unwrap_or_default();
+            match self.line.waiting.foresee(id, view) {
+                Foresight::Open { revised } => {
+                    // Counts only if everyone is asked from here on.
+                    if self.debits == 0 {
+                        self.groups.entry(id).or_default().revisions = revised;
+                    }
+                    self.open(id, was);
+                }
                 Foresight::Closed {
                     unheld,
                     bound,
@@ -300,8 +294,7 @@ impl Walk<'_> {
     /// entry that holds them longest is held no longer by anything else. Everyone else in the group
     /// is held by that entry as long at least.
     fn name_for_group(&mut self, head: &Head, id: GroupId, last: usize) -> bool {
-        let waiting = &mut self.line.waiting;
-        let Some(class) = waiting.smallest(id, last).and_then(|id| waiting.class(id)) else {
+        let Some(class) = self.line.waiting.smallest(id, last) else {
             return false;
         };
         if class.members.after(self.at).is_none() {
@@ -325,129 +318,10 @@ impl Walk<'_> {
         true
     }
 
-    /// What can be told of a group without asking every class.
-    fn foresee(&mut self, head: &Head, id: GroupId) -> Foresight {
-        let Some(group) = self.line.waiting.group(id) else {
-            return Foresight::Open;
-        };
-        let sample = Arc::clone(&group.sample);
-        let revisions: Vec<_> = sample
-            .entries()
-            .iter()
-            .map(|entry| revision(&**entry))
-            .collect();
-        if revisions.contains(&None) {
-            return Foresight::Open;
-        }
-        if group.revisions != revisions {
-            // Counts only if everyone is asked from here on.
-            if self.debits > 0 {
-                return Foresight::Open;
-            }
-            let in_walk = self.groups.entry(id).or_default();
-            in_walk.revisions.get_or_insert(revisions);
-            return Foresight::Open;
-        }
-        let Some(closed) = self.closed_entries(head, id, &sample) else {
-            return Foresight::Open;
-        };
-        // The entry that holds everyone longest decides; one that only an event closes is for ever.
-        let longest = closed
-            .iter()
-            .max_by_key(|(_, instant)| instant.map_or((true, self.now), |at| (false, at)));
-        let Some((last, bound)) = longest.copied() else {
-            return Foresight::Open;
-        };
-        let bound = bound.map(|instant| instant.max(self.now));
-        let Some(unheld) = self.newly_held(head, id, &sample, &closed) else {
-            return Foresight::Open;
-        };
-        Foresight::Closed {
-            unheld,
-            bound,
-            last,
-        }
-    }
-
-    /// The entries on which everyone in the group is short, with the earliest instant for each: what
-    /// the head lacks alone is lacking beside it, and what is short for the least is short for more.
-    fn closed_entries(
-        &mut self,
-        head: &Head,
-        id: GroupId,
-        sample: &Demand,
-    ) -> Option<Vec<(usize, Option<Instant>)>> {
-        let by_head: Vec<_> = sample
-            .entries()
-            .iter()
-            .enumerate()
-            .filter_map(|(index, entry)| {
-                let key = entry.key().id();
-                let short = head.short.iter().find(|(account, _)| *account == key)?;
-                Some((index, short.1))
-            })
-            .collect();
-        if !by_head.is_empty() {
-            return Some(by_head);
-        }
-        let mut closed = Vec::new();
-        for index in 0..sample.entries().len() {
-            let class = self.line.waiting.smallest(id, index)?;
-            let class = self.line.waiting.class(class)?;
-            let entry = &**class.demand.entries().get(index)?;
-            let reserved = reserved_on(Some(&head.demand), entry);
-            if !fits(entry, reserved, self.now).ok()? {
-                closed.push((index, earliest(entry, reserved, self.now)));
-            }
-        }
-        Some(closed)
-    }
-
-    /// The classes with members that an entry would hold for the first time.
-    fn newly_held(
-        &mut self,
-        head: &Head,
-        id: GroupId,
-        sample: &Demand,
-        closed: &[(usize, Option<Instant>)],
-    ) -> Option<Vec<(usize, ClassId)>> {
-        let mut found = Vec::new();
-        for index in 0..sample.entries().len() {
-            let is_closed = closed.iter().any(|(entry, _)| *entry == index);
-            let mut taken = Vec::new();
-            let mut answer = Some(());
-            while let Some((units, class)) = self.line.waiting.take_largest_unheld(id, index) {
-                taken.push((units, class));
-                let short = is_closed || {
-                    // What fits for the most fits for less.
-                    match self.fits_beside(head, class, index) {
-                        Some(fits) => !fits,
-                        None => {
-                            answer = None;
-                            break;
-                        }
-                    }
-                };
-                if !short {
-                    break;
-                }
-                found.push((index, class));
-            }
-            self.line.waiting.restore(id, index, taken);
-            answer?;
-        }
-        Some(found)
-    }
-
-    fn fits_beside(&self, head: &Head, class: ClassId, index: usize) -> Option<bool> {
-        let class = self.line.waiting.class(class)?;
-        let entry = &**class.demand.entries().get(index)?;
-        fits(entry, reserved_on(Some(&head.demand), entry), self.now).ok()
-    }
-
     /// An account of this demand was debited: what was answered on it counts no more.
     fn debited(&mut self, head: &Head, demand: &Demand) {
         self.debits += 1;
+        self.line.waiting.note_debit(demand);
         let shared: Vec<_> = self
             .line
             .waiting
@@ -519,7 +393,7 @@ impl Walk<'_> {
     /// A walk that came to the end has asked every class of the groups whose accounts had changed
     /// by themselves.
     fn note_revisions(&mut self) {
-        for (id, in_walk) in self.groups.drain() {
+        for (id, in_walk) in std::mem::take(&mut self.groups) {
             if let Some(revisions) = in_walk.revisions
                 && let Some(group) = self.line.waiting.group_mut(id)
             {
@@ -576,22 +450,20 @@ impl Walk<'_> {
         }
     }
 
+    /// What the head lacks. Nothing is known of an account that said "fits" and then declined.
+    fn note_short(&mut self, demand: &Demand, shortfall: &Shortfall) {
+        if shortfall.declined {
+            return;
+        }
+        for (index, until) in &shortfall.entries {
+            if let Some(entry) = demand.entries().get(*index) {
+                self.line.waiting.note_head_short(&**entry, *until);
+            }
+        }
+    }
+
     /// The clock alone may change an answer at this instant.
     fn name(&mut self, instant: Option<Instant>) {
         self.next = earlier(self.next, instant);
     }
-}
-
-fn short_accounts(demand: &Demand, shortfall: &Shortfall) -> Vec<(u64, Option<Instant>)> {
-    if shortfall.declined {
-        return Vec::new();
-    }
-    shortfall
-        .entries
-        .iter()
-        .filter_map(|(index, instant)| {
-            let entry = demand.entries().get(*index)?;
-            Some((entry.key().id(), *instant))
-        })
-        .collect()
 }

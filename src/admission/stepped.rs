@@ -1,0 +1,183 @@
+//! The line alone, stepped by hand: no thread, no clock, no events.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::account::Wake;
+use super::demand::Demand;
+use super::ids::IdMap;
+use super::line::{Arrival, Ask, Line, Verdict};
+use super::outbox::Outbox;
+use crate::clock::WaitCell;
+use crate::error::JobError;
+
+/// The line of an admission, stepped by hand at instants of the caller's choice: for testing how limits
+/// of one's own behave in a line, and for measuring it.
+///
+/// Each demand has a place, counted from 1 in the order of arrival. Nothing happens between the
+/// calls; a limit that grows by itself is seen at the next [`walk`](Self::walk).
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Instant;
+/// use nucleo_runtime::admission::{CountingGate, Demand};
+/// use nucleo_runtime::testing::SteppedLine;
+///
+/// let gate = Arc::new(CountingGate::new("gate", 1)?);
+/// let demand = || {
+///     let mut demand = Demand::new();
+///     demand.add(&gate, ());
+///     demand
+/// };
+/// let now = Instant::now();
+/// let mut line = SteppedLine::new();
+/// let first = line.arrive(demand(), now)?;
+/// let second = line.arrive(demand(), now)?;
+/// assert!(line.holds(first) && !line.holds(second));
+/// line.release(first, now)?;
+/// assert_eq!(line.walk(now)?.granted, [second]);
+/// # Ok::<(), nucleo_runtime::JobError>(())
+/// ```
+pub struct SteppedLine {
+    line: Line,
+    wake: Wake,
+    arrived: u64,
+    waiting: IdMap<Arc<Demand>>,
+    granted: IdMap<Arc<Demand>>,
+}
+
+/// What one walk of a [`SteppedLine`] did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Walked {
+    /// The places that were granted, in the order of the grants.
+    pub granted: Vec<u64>,
+    /// The places that were refused, and how.
+    pub refused: Vec<(u64, JobError)>,
+    /// When the clock alone calls for the next walk.
+    pub next: Option<Instant>,
+}
+
+/// The accounts of a stepped line belong to it under a name that no admission has.
+const OWNER: u64 = 0;
+
+impl SteppedLine {
+    /// An empty line, without a memory gate.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            line: Line::new(None),
+            wake: Wake::new(|| {}),
+            arrived: 0,
+            waiting: IdMap::default(),
+            granted: IdMap::default(),
+        }
+    }
+
+    /// A demand arrives. Answers its place; [`holds`](Self::holds) says whether it was granted at once.
+    ///
+    /// # Errors
+    /// The account's own when it refuses; `System` when an account serves an admission, or shares its
+    /// name with another.
+    pub fn arrive(&mut self, demand: Demand, now: Instant) -> Result<u64, JobError> {
+        let demand = Arc::new(demand);
+        self.line.accounts.claim(OWNER, &self.wake, &demand)?;
+        self.arrived += 1;
+        let place = self.arrived;
+        let ask = Ask {
+            demand: Arc::clone(&demand),
+            behind: None,
+            cell: WaitCell::new(),
+        };
+        let mut out = Outbox::default();
+        match self.line.arrive(ask, now, &mut out).map_err(|it| it.0)? {
+            Arrival::Granted => self.granted.insert(place, demand),
+            Arrival::Refused(error) => return Err(error),
+            Arrival::Parked(_) => self.waiting.insert(place, demand),
+        };
+        Ok(place)
+    }
+
+    /// Walks the line once.
+    ///
+    /// # Errors
+    /// When an account fails to take back what an attempt had taken.
+    pub fn walk(&mut self, now: Instant) -> Result<Walked, JobError> {
+        let mut out = Outbox::default();
+        let next = self.line.pass(now, &mut out).map_err(|it| it.0)?;
+        let mut walked = Walked {
+            granted: Vec::new(),
+            refused: Vec::new(),
+            next,
+        };
+        for (place, verdict) in out.verdicts() {
+            let Some(demand) = self.waiting.remove(&place) else {
+                continue;
+            };
+            match verdict {
+                Verdict::Granted(_) => {
+                    self.granted.insert(place, demand);
+                    walked.granted.push(place);
+                }
+                Verdict::Refused(error) => walked.refused.push((place, error)),
+            }
+        }
+        drop(self.line.take_gone());
+        Ok(walked)
+    }
+
+    /// Whether the demand at `place` was granted and has not been released.
+    #[must_use]
+    pub fn holds(&self, place: u64) -> bool {
+        self.granted.contains_key(&place)
+    }
+
+    /// How many demands wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.line.len()
+    }
+
+    /// Whether nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives back what `place` holds for the duration of its work. Does nothing when it holds
+    /// nothing.
+    ///
+    /// # Errors
+    /// When an account fails to take it back.
+    pub fn release(&mut self, place: u64, now: Instant) -> Result<(), JobError> {
+        let Some(demand) = self.granted.remove(&place) else {
+            return Ok(());
+        };
+        let mut out = Outbox::default();
+        self.line
+            .give_back(&demand, 0..demand.len(), false, None, now, &mut out)
+            .map_err(|it| it.0)
+    }
+}
+
+impl Default for SteppedLine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for SteppedLine {
+    fn drop(&mut self) {
+        self.line.accounts.release_all(OWNER);
+    }
+}
+
+impl fmt::Debug for SteppedLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SteppedLine")
+            .field("waiting", &self.len())
+            .field("granted", &self.granted.len())
+            .finish_non_exhaustive()
+    }
+}
