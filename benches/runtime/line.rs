@@ -89,8 +89,13 @@ fn drain(mix: Mix) -> (f64, Vec<u64>) {
     for _ in 0..PERMITS {
         running.push_back(line.arrive(accounts.demand(&Ask::default()), now).unwrap());
     }
-    for ask in asks(mix) {
-        line.arrive(accounts.demand(&ask), now).unwrap();
+    // A demand goes with its job's thread, long after its grant.
+    let demands: Vec<Arc<Demand>> = asks(mix)
+        .iter()
+        .map(|ask| Arc::new(accounts.demand(ask)))
+        .collect();
+    for demand in &demands {
+        line.arrive(Arc::clone(demand), now).unwrap();
     }
     assert_eq!(line.len(), WAITERS);
     let mut order = Vec::with_capacity(WAITERS);
@@ -108,55 +113,82 @@ fn drain(mix: Mix) -> (f64, Vec<u64>) {
 
 /// The plain walk over demands that are a few numbers in a row: asks every waiter at every release.
 fn drain_plainly(mix: Mix) -> (f64, Vec<u64>) {
-    #[derive(Clone)]
+    const GATE: usize = 0;
+    const BUCKET: usize = 1;
+    /// Only what a demand names is asked for.
+    #[derive(Clone, Copy)]
     struct Plain {
-        place: u64,
-        amounts: [u64; 2 + OTHERS],
+        place: u32,
+        count: u32,
+        entries: [(u32, u32); 2 + OTHERS],
     }
-    let mut waiting: Vec<Plain> = asks(mix)
-        .iter()
-        .zip(u64::from(PERMITS) + 1..)
-        .map(|(ask, place)| {
-            let mut amounts = [0; 2 + OTHERS];
-            amounts[0] = 1;
-            amounts[1] = u64::from(ask.tokens);
-            for (amount, wanted) in amounts[2..].iter_mut().zip(ask.others) {
-                *amount = u64::from(wanted);
+    impl Plain {
+        fn entries(&self) -> &[(u32, u32)] {
+            &self.entries[..self.count as usize]
+        }
+    }
+    let asks = asks(mix);
+    let mut waiting: Vec<Plain> = (PERMITS + 1..)
+        .zip(&asks)
+        .map(|(place, ask)| {
+            let mut plain = Plain {
+                place,
+                count: 0,
+                entries: [(0, 0); 2 + OTHERS],
+            };
+            let others = (2..)
+                .zip(ask.others)
+                .map(|(at, wanted)| (at, u32::from(wanted)));
+            let named = [(GATE as u32, 1), (BUCKET as u32, ask.tokens)];
+            for entry in named
+                .into_iter()
+                .chain(others)
+                .filter(|(_, amount)| *amount > 0)
+            {
+                plain.entries[plain.count as usize] = entry;
+                plain.count += 1;
             }
-            Plain { place, amounts }
+            plain
         })
         .collect();
     let mut free = [u64::from(u32::MAX); 2 + OTHERS];
-    free[0] = 0;
-    let mut running = VecDeque::from(vec![[1, 0, 0, 0, 0, 0]; PERMITS as usize]);
+    free[GATE] = 0;
+    let mut running = VecDeque::from(vec![
+        Plain {
+            place: 0,
+            count: 1,
+            entries: [(0, 1); 2 + OTHERS]
+        };
+        8
+    ]);
+    assert_eq!(running.len(), PERMITS as usize);
     let mut order = Vec::with_capacity(WAITERS);
     let began = Instant::now();
     while let Some(done) = running.pop_front() {
-        for (account, amount) in done.iter().enumerate() {
+        for (account, amount) in done.entries() {
             // Tokens do not come back.
-            if account != 1 {
-                free[account] += amount;
+            if *account as usize != BUCKET {
+                free[*account as usize] += u64::from(*amount);
             }
         }
-        let mut reserved = [0; 2 + OTHERS];
+        let mut reserved = [0_u64; 2 + OTHERS];
         let mut is_head = true;
         waiting.retain(|waiter| {
-            let fits = waiter
-                .amounts
-                .iter()
-                .zip(&free)
-                .zip(&reserved)
-                .all(|((amount, free), ahead)| *amount == 0 || amount + ahead <= *free);
+            let fits = waiter.entries().iter().all(|(account, amount)| {
+                u64::from(*amount) + reserved[*account as usize] <= free[*account as usize]
+            });
             if fits {
-                for (free, amount) in free.iter_mut().zip(&waiter.amounts) {
-                    *free -= amount;
+                for (account, amount) in waiter.entries() {
+                    free[*account as usize] -= u64::from(*amount);
                 }
-                running.push_back(waiter.amounts);
-                order.push(waiter.place);
+                running.push_back(*waiter);
+                order.push(u64::from(waiter.place));
                 return false;
             }
             if is_head {
-                reserved = waiter.amounts;
+                for (account, amount) in waiter.entries() {
+                    reserved[*account as usize] = u64::from(*amount);
+                }
                 is_head = false;
             }
             true

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
+
 use super::account::{AccountKey, Wake};
 use super::demand::{Demand, Entry};
 use super::ids::IdMap;
@@ -128,19 +130,22 @@ impl Accounts {
         }
     }
 
-    /// Notes which accounts refused a waiter, each once however often it is refused again.
+    /// Notes which accounts refused a waiter, each once however often it is refused again. Answers
+    /// the entries that had not before.
     pub(super) fn hold(
         &mut self,
         waiter: &mut Waiter,
         entries: impl Iterator<Item = usize>,
         now: Instant,
         out: &mut Outbox,
-    ) {
+    ) -> SmallVec<[usize; 4]> {
+        let mut first = SmallVec::new();
         for index in entries {
             if waiter.held.iter().any(|(held, _)| *held == index) {
                 continue;
             }
             waiter.held.push((index, now));
+            first.push(index);
             if let Some(entry) = waiter.ask.demand.entries().get(index) {
                 self.count_held(entry.key(), 1);
                 self.tell(
@@ -153,6 +158,7 @@ impl Accounts {
                 );
             }
         }
+        first
     }
 
     pub(super) fn tell_granted(
@@ -163,7 +169,7 @@ impl Accounts {
     ) -> Waits {
         let mut waits = Waits {
             wall: now.saturating_duration_since(waiter.asked),
-            by_account: Vec::new(),
+            ..Waits::default()
         };
         for (index, entry) in waiter.ask.demand.entries().iter().enumerate() {
             let since = waiter.held.iter().find(|(held, _)| *held == index);
@@ -172,7 +178,7 @@ impl Accounts {
                 Some((_, since)) => {
                     let wait = now.saturating_duration_since(*since);
                     self.count_held(entry.key(), -1);
-                    waits.by_account.push((entry.key().name_shared(), wait));
+                    waits.by_entry.push((index, wait));
                     (LimiterChange::GrantedFromHold, wait)
                 }
             };

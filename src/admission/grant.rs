@@ -75,10 +75,12 @@ impl Grant {
     /// By account that refused the demand, how long from its first refusal to the grant. These
     /// overlap, so they do not add up to [`wait`](Self::wait).
     pub fn waits(&self) -> impl Iterator<Item = (&str, Duration)> {
-        self.waits
-            .by_account
-            .iter()
-            .map(|(account, wait)| (&**account, *wait))
+        let entries = self.waits.by_entry.iter().filter_map(|(index, wait)| {
+            let entry = self.demand.entries().get(*index)?;
+            Some((entry.key().name(), *wait))
+        });
+        let memory = self.waits.by_memory.iter();
+        entries.chain(memory.map(|(account, wait)| (&**account, *wait)))
     }
 
     /// Gives back what was held for the duration of the work. A second settlement of either kind

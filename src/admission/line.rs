@@ -18,6 +18,7 @@
 #[cfg(test)]
 mod equivalence;
 mod foresight;
+mod fronts;
 #[cfg(test)]
 mod plain;
 mod seqs;
@@ -26,6 +27,8 @@ mod walk;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
 
 use super::account::Replenishment;
 use super::accounts::Accounts;
@@ -62,8 +65,10 @@ pub(super) enum Verdict {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits {
     pub(super) wall: Duration,
-    /// By account, from its first refusal to the grant. These overlap.
-    pub(super) by_account: Vec<(Arc<str>, Duration)>,
+    /// By entry, from its first refusal to the grant. These overlap.
+    pub(super) by_entry: SmallVec<[(usize, Duration); 2]>,
+    /// As much for memory, which no entry names.
+    pub(super) by_memory: Option<(Arc<str>, Duration)>,
 }
 
 /// Where the verdict on a parked demand is left for its thread.
@@ -113,7 +118,7 @@ pub(super) struct Waiter {
     ticket: Arc<Ticket>,
     pub(super) asked: Instant,
     /// The entries that refused it so far, by index, and since when.
-    pub(super) held: Vec<(usize, Instant)>,
+    pub(super) held: SmallVec<[(usize, Instant); 3]>,
     /// Since when it is held on memory.
     pub(super) memory_since: Option<Instant>,
 }
@@ -160,7 +165,7 @@ impl Line {
             ask,
             ticket: Arc::new(Ticket::new(self.next_seq)),
             asked: now,
-            held: Vec::new(),
+            held: SmallVec::new(),
             memory_since: None,
         };
         self.memory.look(out);
@@ -205,7 +210,7 @@ impl Line {
     fn granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) -> Waits {
         let memory = self.memory.granted(waiter, now, out);
         let mut waits = self.accounts.tell_granted(waiter, now, out);
-        waits.by_account.extend(memory);
+        waits.by_memory = memory;
         waits
     }
 

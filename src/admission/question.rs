@@ -9,6 +9,8 @@
 
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use super::demand::{Demand, Entry};
 use crate::error::{ErrorKind, JobError};
 use crate::events::RejectReason;
@@ -32,10 +34,14 @@ pub(super) enum Look {
     },
 }
 
+/// Entries by index, each with the instant at which the clock alone closes its shortfall. Few
+/// demands have more, and none of these is to cost an allocation in every walk.
+pub(super) type ShortEntries = SmallVec<[(usize, Option<Instant>); 4]>;
+
 /// Which entries of a demand are short.
 pub(super) struct Shortfall {
     /// By index, with the instant at which the clock alone closes it; none when only an event can.
-    pub(super) entries: Vec<(usize, Option<Instant>)>,
+    pub(super) entries: ShortEntries,
     /// The account said that it fits and then declined the take, so that what the look had taken
     /// went back. Nothing is known about the next who asks.
     pub(super) declined: bool,
@@ -62,44 +68,51 @@ impl Shortfall {
 /// Every entry is asked even after one was short, and an error wins over shortness, the first in
 /// entry order: whether a demand is refused must not depend on who else is short.
 pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Result<Look, Defect> {
-    let short = match shortness(demand, ahead, now) {
-        Ok(short) => short,
-        Err(refusal) => return Ok(refusal),
-    };
-    if !short.is_empty() {
-        return Ok(Look::Short(Shortfall {
-            entries: short,
-            declined: false,
-        }));
-    }
-    for (index, entry) in demand.entries().iter().enumerate() {
-        let reserved = reserved_on(ahead, &**entry);
-        let declined = match ask(&**entry, |entry| entry.try_take(reserved, now)) {
-            Ok(true) => continue,
-            Ok(false) => None,
-            Err(refused) => Some(refused),
+    // The take checks as well: with one account there is nothing to be asked before.
+    let is_single = demand.entries().len() == 1;
+    if !is_single {
+        let short = match shortness(demand, ahead, now) {
+            Ok(short) => short,
+            Err(refusal) => return Ok(refusal),
         };
-        // What this attempt took goes back before anybody else is asked.
-        for taken in demand.entries().iter().take(index) {
-            #[cfg(nucleo_model)]
-            if fault::is_planted(Fault::SkippedRollback) {
-                break;
-            }
-            give(&**taken, now)?;
+        if !short.is_empty() {
+            return Ok(Look::Short(Shortfall {
+                entries: short,
+                declined: false,
+            }));
         }
-        return Ok(match declined {
-            Some((error, reason)) => Look::Refused {
-                entry: index,
-                error,
-                reason,
-            },
-            None => Look::Short(Shortfall {
-                entries: vec![(index, earliest(&**entry, reserved, now))],
-                declined: true,
-            }),
-        });
     }
-    Ok(Look::Granted)
+    let mut taken = 0;
+    let took = contain_result("limiter", || {
+        for entry in demand.entries() {
+            if !entry.try_take(reserved_on(ahead, &**entry), now)? {
+                return Ok(false);
+            }
+            taken += 1;
+        }
+        Ok(true)
+    });
+    if matches!(took, Ok(true)) {
+        return Ok(Look::Granted);
+    }
+    // What this attempt took goes back before anybody else is asked.
+    for entry in demand.entries().iter().take(taken) {
+        #[cfg(nucleo_model)]
+        if fault::is_planted(Fault::SkippedRollback) {
+            break;
+        }
+        give(&**entry, now)?;
+    }
+    Ok(match (took, demand.entries().get(taken)) {
+        (Err(error), entry) => refused(taken, entry, error),
+        (Ok(_), entry) => {
+            let until = entry.and_then(|it| earliest(&**it, reserved_on(ahead, &**it), now));
+            Look::Short(Shortfall {
+                entries: ShortEntries::from_iter([(taken, until)]),
+                declined: !is_single,
+            })
+        }
+    })
 }
 
 /// The entries of a demand that are short now, or how it is refused. Takes nothing.
@@ -107,31 +120,56 @@ pub(super) fn shortness(
     demand: &Demand,
     ahead: Option<&Demand>,
     now: Instant,
-) -> Result<Vec<(usize, Option<Instant>)>, Look> {
-    let mut short = Vec::new();
+) -> Result<ShortEntries, Look> {
+    let mut short = ShortEntries::new();
     let mut refusal = None;
-    for (index, entry) in demand.entries().iter().enumerate() {
-        match fits(&**entry, reserved_on(ahead, &**entry), now) {
-            Ok(true) => {}
-            Ok(false) => short.push((index, None)),
-            Err((error, reason)) => {
-                refusal.get_or_insert(Look::Refused {
-                    entry: index,
-                    error,
-                    reason,
-                });
+    let mut asked = 0;
+    // A panic ends the questions, and an error of an earlier account still wins.
+    let panic = contain("limiter", || {
+        for (index, entry) in demand.entries().iter().enumerate() {
+            asked = index;
+            match entry.fits(reserved_on(ahead, &**entry), now) {
+                Ok(true) => {}
+                Ok(false) => short.push((index, None)),
+                Err(error) => {
+                    refusal.get_or_insert((index, error));
+                }
             }
         }
+    });
+    if let Err(panic) = panic {
+        refusal.get_or_insert((asked, panic));
     }
-    if let Some(refusal) = refusal {
-        return Err(refusal);
+    if let Some((index, error)) = refusal {
+        return Err(refused(index, demand.entries().get(index), error));
     }
-    for (index, instant) in &mut short {
+    for (index, until) in &mut short {
         if let Some(entry) = demand.entries().get(*index) {
-            *instant = earliest(&**entry, reserved_on(ahead, &**entry), now);
+            *until = earliest(&**entry, reserved_on(ahead, &**entry), now);
         }
     }
     Ok(short)
+}
+
+/// The refusal that a waiter gets for an account's error.
+fn refused(index: usize, entry: Option<&Box<dyn Entry>>, error: JobError) -> Look {
+    let (error, reason) = match error.kind() {
+        // A defect or a panic of the account.
+        ErrorKind::System { .. } => (
+            JobError::uncorrectable(format!(
+                "the account '{}' failed while it was asked",
+                entry.map_or("?", |entry| entry.key().name())
+            ))
+            .with_source(error),
+            RejectReason::Aborted,
+        ),
+        _ => (error, RejectReason::CircuitBlocked),
+    };
+    Look::Refused {
+        entry: index,
+        error,
+        reason,
+    }
 }
 
 /// What `ahead` has set aside on the account of this entry.
@@ -142,13 +180,9 @@ pub(super) fn reserved_on<'a>(
     ahead.and_then(|head| head.entry_on(entry.key()))
 }
 
-/// Whether an entry fits, or the refusal that its waiter gets.
-pub(super) fn fits(
-    entry: &dyn Entry,
-    reserved: Option<&dyn Entry>,
-    now: Instant,
-) -> Result<bool, (JobError, RejectReason)> {
-    ask(entry, |entry| entry.fits(reserved, now))
+/// Whether an entry fits; none when its account refuses or fails.
+pub(super) fn fits(entry: &dyn Entry, reserved: Option<&dyn Entry>, now: Instant) -> Option<bool> {
+    contain_result("limiter", || entry.fits(reserved, now)).ok()
 }
 
 /// When the clock alone closes an entry's shortfall. An account that fails to say has no instant.
@@ -168,25 +202,6 @@ pub(super) fn revision(entry: &dyn Entry) -> Option<u64> {
 /// How many units an entry asks for. One that fails to say counts for the most there is.
 pub(super) fn units(entry: &dyn Entry) -> u64 {
     contain("limiter", || entry.units()).unwrap_or(u64::MAX)
-}
-
-/// One question to an account: its answer, or the refusal that its waiter gets.
-fn ask(
-    entry: &dyn Entry,
-    question: impl FnOnce(&dyn Entry) -> Result<bool, JobError>,
-) -> Result<bool, (JobError, RejectReason)> {
-    contain_result("limiter", || question(entry)).map_err(|error| match error.kind() {
-        // A defect or a panic of the account.
-        ErrorKind::System { .. } => (
-            JobError::uncorrectable(format!(
-                "the account '{}' failed while it was asked",
-                entry.key().name()
-            ))
-            .with_source(error),
-            RejectReason::Aborted,
-        ),
-        _ => (error, RejectReason::CircuitBlocked),
-    })
 }
 
 /// An account that cannot take back what it gave out is a defect of the whole.

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use super::account::Wake;
 use super::demand::Demand;
-use super::ids::IdMap;
 use super::line::{Arrival, Ask, Line, Verdict};
 use super::outbox::Outbox;
 use crate::clock::WaitCell;
@@ -42,9 +41,15 @@ use crate::error::JobError;
 pub struct SteppedLine {
     line: Line,
     wake: Wake,
-    arrived: u64,
-    waiting: IdMap<Arc<Demand>>,
-    granted: IdMap<Arc<Demand>>,
+    /// Nobody sleeps in it.
+    cell: Arc<WaitCell>,
+    /// By place.
+    arrived: Vec<Arrived>,
+}
+
+struct Arrived {
+    demand: Arc<Demand>,
+    holds: bool,
 }
 
 /// What one walk of a [`SteppedLine`] did.
@@ -59,6 +64,10 @@ pub struct Walked {
     pub next: Option<Instant>,
 }
 
+fn index(place: u64) -> Option<usize> {
+    usize::try_from(place).ok()?.checked_sub(1)
+}
+
 /// The accounts of a stepped line belong to it under a name that no admission has.
 const OWNER: u64 = 0;
 
@@ -69,9 +78,8 @@ impl SteppedLine {
         Self {
             line: Line::new(None),
             wake: Wake::new(|| {}),
-            arrived: 0,
-            waiting: IdMap::default(),
-            granted: IdMap::default(),
+            cell: WaitCell::new(),
+            arrived: Vec::new(),
         }
     }
 
@@ -80,23 +88,28 @@ impl SteppedLine {
     /// # Errors
     /// The account's own when it refuses; `System` when an account serves an admission, or shares its
     /// name with another.
-    pub fn arrive(&mut self, demand: Demand, now: Instant) -> Result<u64, JobError> {
-        let demand = Arc::new(demand);
+    pub fn arrive(
+        &mut self,
+        demand: impl Into<Arc<Demand>>,
+        now: Instant,
+    ) -> Result<u64, JobError> {
+        let demand = demand.into();
         self.line.accounts.claim(OWNER, &self.wake, &demand)?;
-        self.arrived += 1;
-        let place = self.arrived;
         let ask = Ask {
             demand: Arc::clone(&demand),
             behind: None,
-            cell: WaitCell::new(),
+            cell: Arc::clone(&self.cell),
         };
         let mut out = Outbox::default();
-        match self.line.arrive(ask, now, &mut out).map_err(|it| it.0)? {
-            Arrival::Granted => self.granted.insert(place, demand),
-            Arrival::Refused(error) => return Err(error),
-            Arrival::Parked(_) => self.waiting.insert(place, demand),
-        };
-        Ok(place)
+        let arrival = self.line.arrive(ask, now, &mut out).map_err(|it| it.0)?;
+        self.arrived.push(Arrived {
+            demand,
+            holds: matches!(arrival, Arrival::Granted),
+        });
+        match arrival {
+            Arrival::Granted | Arrival::Parked(_) => Ok(self.arrived.len() as u64),
+            Arrival::Refused(error) => Err(error),
+        }
     }
 
     /// Walks the line once.
@@ -112,12 +125,11 @@ impl SteppedLine {
             next,
         };
         for (place, verdict) in out.verdicts() {
-            let Some(demand) = self.waiting.remove(&place) else {
-                continue;
-            };
             match verdict {
                 Verdict::Granted(_) => {
-                    self.granted.insert(place, demand);
+                    if let Some(arrived) = self.at(place) {
+                        arrived.holds = true;
+                    }
                     walked.granted.push(place);
                 }
                 Verdict::Refused(error) => walked.refused.push((place, error)),
@@ -130,7 +142,13 @@ impl SteppedLine {
     /// Whether the demand at `place` was granted and has not been released.
     #[must_use]
     pub fn holds(&self, place: u64) -> bool {
-        self.granted.contains_key(&place)
+        index(place)
+            .and_then(|index| self.arrived.get(index))
+            .is_some_and(|arrived| arrived.holds)
+    }
+
+    fn at(&mut self, place: u64) -> Option<&mut Arrived> {
+        self.arrived.get_mut(index(place)?)
     }
 
     /// How many demands wait.
@@ -151,8 +169,12 @@ impl SteppedLine {
     /// # Errors
     /// When an account fails to take it back.
     pub fn release(&mut self, place: u64, now: Instant) -> Result<(), JobError> {
-        let Some(demand) = self.granted.remove(&place) else {
-            return Ok(());
+        let demand = match self.at(place) {
+            Some(arrived) if arrived.holds => {
+                arrived.holds = false;
+                Arc::clone(&arrived.demand)
+            }
+            _ => return Ok(()),
         };
         let mut out = Outbox::default();
         self.line
@@ -177,7 +199,7 @@ impl fmt::Debug for SteppedLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SteppedLine")
             .field("waiting", &self.len())
-            .field("granted", &self.granted.len())
+            .field("arrived", &self.arrived.len())
             .finish_non_exhaustive()
     }
 }

@@ -6,10 +6,9 @@
 //! 2. What a walk knows of an account is forgotten with the walk, and what fits there with the
 //!    next debit.
 
-use std::cmp::Reverse;
 use std::time::Instant;
 
-use super::waiting::{Class, ClassId, Group, GroupId, Parts, Waiting, is_unheld};
+use super::waiting::{Class, ClassId, GroupId, OfGroup, Parts, Waiting, is_unheld};
 use crate::admission::demand::{Demand, Entry};
 use crate::admission::ids::IdMap;
 use crate::admission::question::{earliest, fits, reserved_on, revision};
@@ -44,7 +43,7 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     fn fits(&self, entry: &dyn Entry) -> Option<bool> {
-        fits(entry, reserved_on(Some(self.head), entry), self.now).ok()
+        fits(entry, reserved_on(Some(self.head), entry), self.now)
     }
 
     fn earliest(&self, entry: &dyn Entry) -> Option<Instant> {
@@ -145,30 +144,31 @@ impl Waiting {
         }
         let mut revised = false;
         let mut short = Short::default();
-        for (index, entry) in group.sample.entries().iter().enumerate() {
-            let Some(slot) = slots.get_mut(group.slot(index)) else {
+        let entries = group.sample.entries().iter().zip(&group.entries);
+        for (index, (entry, of_group)) in entries.enumerate() {
+            let Some(slot) = slots.get_mut(of_group.slot) else {
                 return OPEN;
             };
             let known = slot.known.in_walk(walk, &**entry);
             if known.revision.is_none() {
                 return OPEN;
             }
-            revised |= group.revisions.get(index) != Some(&known.revision);
+            revised |= of_group.revision != known.revision;
             // What the head lacks alone is lacking beside it.
             if let Some(until) = known.head {
                 short.add(index, until);
             }
         }
         if revised {
-            let entries = 0..group.sample.entries().len();
-            let revisions = entries.map(|index| slots.get(group.slot(index))?.known.revision);
+            let entries = group.entries.iter();
+            let revisions = entries.map(|entry| slots.get(entry.slot)?.known.revision);
             return Foresight::Open {
                 revised: Some(revisions.collect()),
             };
         }
         if short.longest.is_none() {
-            for index in 0..group.sample.entries().len() {
-                let smallest = group.smallest(index, classes);
+            for (index, of_group) in group.entries.iter_mut().enumerate() {
+                let smallest = of_group.smallest(classes);
                 let Some(entry) = smallest.and_then(|class| class.demand.entries().get(index))
                 else {
                     return OPEN;
@@ -185,19 +185,18 @@ impl Waiting {
             return OPEN;
         };
         let mut unheld = Vec::new();
-        for index in 0..group.sample.entries().len() {
-            if group.unheld(index) == 0 {
+        for (index, of_group) in group.entries.iter_mut().enumerate() {
+            if of_group.unheld == 0 {
                 continue;
             }
-            let asked = if short.has(index) {
-                group.collect_unheld(index, classes, &mut unheld);
-                Some(())
-            } else {
-                let slot = slots.get_mut(group.slot(index));
-                slot.and_then(|slot| {
-                    group.collect_short(index, classes, &mut slot.known, view, &mut unheld)
-                })
-            };
+            if short.has(index) {
+                of_group.collect_unheld(index, classes, &mut unheld);
+                continue;
+            }
+            let slot = slots.get_mut(of_group.slot);
+            let asked = slot.and_then(|slot| {
+                of_group.collect_short(index, classes, &mut slot.known, view, &mut unheld)
+            });
             if asked.is_none() {
                 return OPEN;
             }
@@ -210,38 +209,17 @@ impl Waiting {
     }
 }
 
-impl Group {
-    /// The class that asks for the fewest units on this entry.
-    pub(super) fn smallest<'a>(
-        &mut self,
-        entry: usize,
-        classes: &'a IdMap<Class>,
-    ) -> Option<&'a Class> {
-        let heap = self.by_smallest(entry)?;
-        while let Some(Reverse((_, id))) = heap.peek() {
-            if let Some(class) = classes.get(id) {
-                return Some(class);
-            }
-            heap.pop();
-        }
-        None
-    }
-
+impl OfGroup {
     /// Every class with a member that this entry has not held yet.
     fn collect_unheld(
-        &mut self,
+        &self,
         entry: usize,
         classes: &IdMap<Class>,
         found: &mut Vec<(usize, ClassId)>,
     ) {
-        if let Some(heap) = self.by_largest_unheld(entry) {
-            let named = heap.iter().map(|(_, id)| *id);
-            found.extend(
-                named
-                    .filter(|id| is_unheld(classes, *id, entry))
-                    .map(|id| (entry, id)),
-            );
-        }
+        let named = self.largest_unheld.iter().map(|(_, id)| *id);
+        let waiting = named.filter(|id| is_unheld(classes, *id, entry));
+        found.extend(waiting.map(|id| (entry, id)));
     }
 
     /// The classes with a member that this entry has not held yet, and that are short on it: from
@@ -255,8 +233,7 @@ impl Group {
         view: View<'_>,
         found: &mut Vec<(usize, ClassId)>,
     ) -> Option<()> {
-        let count = self.count(entry);
-        let heap = self.by_largest_unheld(entry)?;
+        let (count, heap) = (self.count, &mut self.largest_unheld);
         let mut taken = Vec::new();
         let mut asked = Some(());
         while let Some((units, id)) = heap.peek().copied() {
@@ -287,7 +264,9 @@ impl Group {
                 }
             }
         }
-        heap.extend(taken);
+        if !taken.is_empty() {
+            heap.extend(taken);
+        }
         asked
     }
 }

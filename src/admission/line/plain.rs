@@ -53,10 +53,10 @@ impl Line {
                 }
                 Look::Short(shortfall) => {
                     if let Some(waiter) = self.waiting.waiter_mut(seq) {
-                        self.accounts.hold(waiter, shortfall.indices(), now, out);
-                    }
-                    for entry in shortfall.indices() {
-                        self.waiting.note_held(seq, entry);
+                        let first = self.accounts.hold(waiter, shortfall.indices(), now, out);
+                        for entry in first {
+                            self.waiting.note_held(seq, entry);
+                        }
                     }
                     next = earlier(next, shortfall.instant(now));
                 }

@@ -5,59 +5,94 @@ use std::collections::VecDeque;
 /// A place in the line; a later arrival has a greater one.
 pub(super) type Seq = u64;
 
-/// Places in ascending order.
+/// Places in ascending order. Most have one at most, which costs no allocation.
 #[derive(Debug, Default)]
-pub(super) struct Seqs {
-    places: VecDeque<Seq>,
+pub(super) enum Seqs {
+    #[default]
+    None,
+    One(Seq),
+    Many(VecDeque<Seq>),
 }
 
 impl Seqs {
     /// Adds a place behind all others.
     pub(super) fn push(&mut self, seq: Seq) {
-        self.places.push_back(seq);
+        match self {
+            Self::None => *self = Self::One(seq),
+            Self::One(first) => *self = Self::Many([*first, seq].into()),
+            Self::Many(places) => places.push_back(seq),
+        }
     }
 
     /// Takes a place out, and answers whether it was there.
     pub(super) fn remove(&mut self, seq: Seq) -> bool {
-        match self.places.front() {
-            None => return false,
-            Some(first) if *first > seq => return false,
-            Some(first) if *first == seq => return self.places.pop_front().is_some(),
-            Some(_) => {}
-        }
-        match self.places.binary_search(&seq) {
-            Ok(index) => self.places.remove(index).is_some(),
-            Err(_) => false,
+        match self {
+            Self::One(first) if *first == seq => {
+                *self = Self::None;
+                true
+            }
+            Self::None | Self::One(_) => false,
+            Self::Many(places) => match places.front() {
+                Some(first) if *first == seq => places.pop_front().is_some(),
+                Some(first) if *first < seq => places
+                    .binary_search(&seq)
+                    .is_ok_and(|index| places.remove(index).is_some()),
+                _ => false,
+            },
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.first().is_none()
     }
 
     pub(super) fn first(&self) -> Option<Seq> {
-        self.places.front().copied()
+        match self {
+            Self::None => None,
+            Self::One(first) => Some(*first),
+            Self::Many(places) => places.front().copied(),
+        }
     }
 
     /// The first place behind `seq`.
     pub(super) fn after(&self, seq: Seq) -> Option<Seq> {
-        match self.places.front() {
-            Some(first) if *first > seq => Some(*first),
-            _ => {
-                let index = self.places.partition_point(|place| *place <= seq);
-                self.places.get(index).copied()
-            }
+        match self {
+            Self::None => None,
+            Self::One(first) => (*first > seq).then_some(*first),
+            Self::Many(places) => match places.front() {
+                Some(first) if *first > seq => Some(*first),
+                _ => {
+                    let index = places.partition_point(|place| *place <= seq);
+                    places.get(index).copied()
+                }
+            },
         }
     }
 
     /// Takes out every place from `seq` on.
     pub(super) fn split_from(&mut self, seq: Seq) -> impl Iterator<Item = Seq> + use<> {
-        let index = self.places.partition_point(|place| *place < seq);
-        self.places.split_off(index).into_iter()
+        let (one, many) = match self {
+            Self::One(first) if *first >= seq => {
+                let first = *first;
+                *self = Self::None;
+                (Some(first), None)
+            }
+            Self::None | Self::One(_) => (None, None),
+            Self::Many(places) => {
+                let index = places.partition_point(|place| *place < seq);
+                (None, Some(places.split_off(index)))
+            }
+        };
+        one.into_iter().chain(many.into_iter().flatten())
     }
 
     #[cfg(any(test, debug_assertions))]
     pub(super) fn iter(&self) -> impl Iterator<Item = Seq> {
-        self.places.iter().copied()
+        let (one, many) = match self {
+            Self::None => (None, None),
+            Self::One(first) => (Some(*first), None),
+            Self::Many(places) => (None, Some(places.iter().copied())),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
     }
 }

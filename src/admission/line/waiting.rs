@@ -16,12 +16,15 @@
 //! 6. Every account of a group has a slot, which is free again when no group has it.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::Waiter;
 use super::foresight::Known;
+use super::fronts::Fronts;
 use super::seqs::{Seq, Seqs};
 use crate::admission::demand::Demand;
 use crate::admission::ids::IdMap;
@@ -39,71 +42,63 @@ pub(super) struct Class {
     pub(super) demand: Arc<Demand>,
     pub(super) members: Seqs,
     /// By entry: the members that it has not held yet.
-    pub(super) unheld: Vec<Seqs>,
+    pub(super) unheld: SmallVec<[Seqs; 2]>,
     /// The hash that it is found by; none when its amounts cannot be hashed.
     shape: Option<u64>,
 }
 
 /// Classes on the same accounts.
 pub(super) struct Group {
-    /// The account of each entry, and how many amounts are asked of it.
-    accounts: Vec<(u64, usize)>,
-    /// By entry: where the account is.
-    slots: Vec<usize>,
     /// The demand of some class: its entries lead to the accounts.
     pub(super) sample: Arc<Demand>,
-    pub(super) fronts: BTreeMap<Seq, ClassId>,
-    /// By entry: the classes by the units that they ask of it.
-    smallest: Vec<BinaryHeap<Reverse<(u64, ClassId)>>>,
-    largest_unheld: Vec<BinaryHeap<(u64, ClassId)>>,
-    /// By entry: how many members it has not held yet.
-    unheld: Vec<usize>,
-    /// By entry: the revision of its account under which every class has been asked.
-    pub(super) revisions: Vec<Option<u64>>,
+    pub(super) fronts: Fronts,
+    pub(super) entries: Vec<OfGroup>,
+}
+
+/// One entry of all the demands of a group.
+pub(super) struct OfGroup {
+    account: u64,
+    /// Where the account is.
+    pub(super) slot: usize,
+    /// How many amounts are asked of it.
+    pub(super) count: usize,
+    /// How many members it has not held yet.
+    pub(super) unheld: usize,
+    /// The revision of its account under which every class has been asked.
+    pub(super) revision: Option<u64>,
+    /// The classes by the units that they ask of it.
+    smallest: BinaryHeap<Reverse<(u64, ClassId)>>,
+    /// Those with members that it has not held yet.
+    pub(super) largest_unheld: BinaryHeap<(u64, ClassId)>,
+}
+
+impl OfGroup {
+    /// The class that asks for the fewest units.
+    pub(super) fn smallest<'a>(&mut self, classes: &'a IdMap<Class>) -> Option<&'a Class> {
+        while let Some(Reverse((_, id))) = self.smallest.peek() {
+            if let Some(class) = classes.get(id) {
+                return Some(class);
+            }
+            self.smallest.pop();
+        }
+        None
+    }
 }
 
 impl Group {
     /// Whether a demand draws on an account of this group.
     pub(super) fn shares(&self, demand: &Demand) -> bool {
-        self.accounts
-            .iter()
-            .any(|(id, _)| demand.entries().iter().any(|entry| entry.key().id() == *id))
-    }
-
-    /// Where this entry's account is.
-    pub(super) fn slot(&self, entry: usize) -> usize {
-        self.slots.get(entry).copied().unwrap_or(usize::MAX)
-    }
-
-    /// How many amounts are asked of this entry's account.
-    pub(super) fn count(&self, entry: usize) -> usize {
-        self.accounts.get(entry).map_or(0, |(_, count)| *count)
-    }
-
-    /// How many members this entry has not held yet.
-    pub(super) fn unheld(&self, entry: usize) -> usize {
-        self.unheld.get(entry).copied().unwrap_or(0)
-    }
-
-    pub(super) fn by_smallest(
-        &mut self,
-        entry: usize,
-    ) -> Option<&mut BinaryHeap<Reverse<(u64, ClassId)>>> {
-        self.smallest.get_mut(entry)
-    }
-
-    pub(super) fn by_largest_unheld(
-        &mut self,
-        entry: usize,
-    ) -> Option<&mut BinaryHeap<(u64, ClassId)>> {
-        self.largest_unheld.get_mut(entry)
+        self.entries.iter().any(|entry| {
+            let mut theirs = demand.entries().iter();
+            theirs.any(|it| it.key().id() == entry.account)
+        })
     }
 
     /// Whether both groups draw on an account.
     pub(super) fn touches(&self, other: &Group) -> bool {
-        self.accounts
+        self.entries
             .iter()
-            .any(|(id, _)| other.accounts.iter().any(|(theirs, _)| theirs == id))
+            .any(|entry| other.entries.iter().any(|it| it.account == entry.account))
     }
 }
 
@@ -138,14 +133,17 @@ struct Place {
 
 #[derive(Default)]
 pub(super) struct Waiting {
-    places: BTreeMap<Seq, Place>,
+    places: IdMap<Place>,
+    /// Every place that is taken, in order, among some that are free again; the first and the last
+    /// are taken.
+    order: VecDeque<Seq>,
     classes: IdMap<Class>,
     groups: Vec<Option<Group>>,
     free_groups: Vec<GroupId>,
     slots: Vec<Slot>,
     free_slots: Vec<usize>,
     slots_by_account: IdMap<usize>,
-    classes_by_shape: HashMap<u64, Vec<ClassId>>,
+    classes_by_shape: IdMap<SmallVec<[ClassId; 1]>>,
     groups_by_accounts: HashMap<Vec<(u64, usize)>, GroupId>,
     /// Those that memory has not held yet, if there is a gate.
     unheld_on_memory: Option<Seqs>,
@@ -175,12 +173,12 @@ impl Waiting {
 
     /// The head of the line.
     pub(super) fn head(&self) -> Option<(Seq, &Waiter)> {
-        let (seq, place) = self.places.first_key_value()?;
-        Some((*seq, &place.waiter))
+        let seq = self.order.front()?;
+        Some((*seq, &self.places.get(seq)?.waiter))
     }
 
     pub(super) fn is_anyone_from(&self, seq: Seq) -> bool {
-        self.places.range(seq..).next().is_some()
+        self.order.back().is_some_and(|last| *last >= seq)
     }
 
     pub(super) fn waiter_mut(&mut self, seq: Seq) -> Option<&mut Waiter> {
@@ -226,14 +224,14 @@ impl Waiting {
                 if waiter.held.iter().any(|(held, _)| *held == index) {
                     continue;
                 }
-                if let Some(count) = group.unheld.get_mut(index) {
-                    *count += 1;
-                }
+                let Some(of_group) = group.entries.get_mut(index) else {
+                    continue;
+                };
+                of_group.unheld += 1;
                 if unheld.is_empty()
                     && let Some(entry) = class.demand.entries().get(index)
-                    && let Some(largest) = group.largest_unheld.get_mut(index)
                 {
-                    largest.push((units(&**entry), id));
+                    of_group.largest_unheld.push((units(&**entry), id));
                 }
                 unheld.push(seq);
             }
@@ -244,34 +242,50 @@ impl Waiting {
             unheld.push(seq);
         }
         self.places.insert(seq, Place { waiter, class: id });
+        self.order.push_back(seq);
     }
 
     /// Takes a waiter out of the line.
     pub(super) fn remove(&mut self, seq: Seq) -> Option<Waiter> {
         let Place { waiter, class: id } = self.places.remove(&seq)?;
+        self.tidy_order();
         if let Some(unheld) = &mut self.unheld_on_memory {
             unheld.remove(seq);
         }
-        if let Some(class) = self.classes.get_mut(&id) {
+        if let Some(class) = self.classes.get_mut(&id)
+            && let Some(Some(group)) = self.groups.get_mut(class.group)
+        {
+            for (unheld, entry) in class.unheld.iter_mut().zip(&mut group.entries) {
+                entry.unheld -= usize::from(unheld.remove(seq));
+            }
             let was_first = class.members.first() == Some(seq);
             class.members.remove(seq);
-            if let Some(Some(group)) = self.groups.get_mut(class.group) {
-                for (unheld, count) in class.unheld.iter_mut().zip(&mut group.unheld) {
-                    *count -= usize::from(unheld.remove(seq));
-                }
-            }
             let next = class.members.first();
-            if was_first && let Some(Some(group)) = self.groups.get_mut(class.group) {
-                group.fronts.remove(&seq);
-                if let Some(next) = next {
-                    group.fronts.insert(next, id);
-                }
+            if was_first {
+                group.fronts.advance(seq, next);
             }
             if next.is_none() {
                 self.drop_class(id);
             }
         }
         Some(waiter)
+    }
+
+    /// Drops the places at both ends that are free again, and all of them when they are most: so the
+    /// order stays as long as the line.
+    fn tidy_order(&mut self) {
+        const FEW: usize = 64;
+        let places = &self.places;
+        let is_free = |seq: Option<&Seq>| seq.is_some_and(|seq| !places.contains_key(seq));
+        while is_free(self.order.front()) {
+            self.order.pop_front();
+        }
+        while is_free(self.order.back()) {
+            self.order.pop_back();
+        }
+        if self.order.len() > 2 * places.len() + FEW {
+            self.order.retain(|seq| places.contains_key(seq));
+        }
     }
 
     /// The entry's account has held this waiter.
@@ -281,9 +295,9 @@ impl Waiting {
             && let Some(unheld) = class.unheld.get_mut(entry)
             && unheld.remove(seq)
             && let Some(Some(group)) = self.groups.get_mut(class.group)
-            && let Some(count) = group.unheld.get_mut(entry)
+            && let Some(of_group) = group.entries.get_mut(entry)
         {
-            *count -= 1;
+            of_group.unheld -= 1;
         }
     }
 
@@ -299,7 +313,7 @@ impl Waiting {
     /// The class of the group that asks for the fewest units on this entry.
     pub(super) fn smallest(&mut self, group: GroupId, entry: usize) -> Option<&Class> {
         let group = self.groups.get_mut(group)?.as_mut()?;
-        group.smallest(entry, &self.classes)
+        group.entries.get_mut(entry)?.smallest(&self.classes)
     }
 
     /// The class of this demand, made when it is the first of its kind.
@@ -320,8 +334,8 @@ impl Waiting {
         let id = self.mint();
         let group = self.group_for(demand);
         if let Some(group) = self.group_mut(group) {
-            for (heap, entry) in group.smallest.iter_mut().zip(demand.entries()) {
-                heap.push(Reverse((units(&**entry), id)));
+            for (of_group, entry) in group.entries.iter_mut().zip(demand.entries()) {
+                of_group.smallest.push(Reverse((units(&**entry), id)));
             }
         }
         if let Some(shape) = shape {
@@ -350,16 +364,19 @@ impl Waiting {
         if let Some(id) = self.groups_by_accounts.get(&accounts) {
             return *id;
         }
-        let slots = accounts.iter().map(|(id, _)| self.slot_for(*id)).collect();
+        let entries = accounts.iter().map(|(account, count)| OfGroup {
+            account: *account,
+            slot: self.slot_for(*account),
+            count: *count,
+            unheld: 0,
+            revision: None,
+            smallest: BinaryHeap::new(),
+            largest_unheld: BinaryHeap::new(),
+        });
         let group = Some(Group {
-            slots,
-            unheld: vec![0; accounts.len()],
+            entries: entries.collect(),
             sample: Arc::clone(demand),
-            fronts: BTreeMap::new(),
-            smallest: accounts.iter().map(|_| BinaryHeap::new()).collect(),
-            largest_unheld: accounts.iter().map(|_| BinaryHeap::new()).collect(),
-            revisions: vec![None; accounts.len()],
-            accounts: accounts.clone(),
+            fronts: Fronts::default(),
         });
         let id = match self.free_groups.pop() {
             Some(id) => {
@@ -395,9 +412,11 @@ impl Waiting {
             .is_some_and(|group| group.fronts.is_empty());
         if is_last && let Some(group) = self.groups.get_mut(class.group).and_then(Option::take) {
             self.free_groups.push(class.group);
-            self.groups_by_accounts.remove(&group.accounts);
-            for slot in group.slots {
-                self.free_slot(slot);
+            let accounts = group.entries.iter().map(|it| (it.account, it.count));
+            self.groups_by_accounts
+                .remove(&accounts.collect::<Vec<_>>());
+            for entry in &group.entries {
+                self.free_slot(entry.slot);
             }
             self.gone.push(group.sample);
         }
@@ -481,14 +500,14 @@ impl Waiting {
             return;
         };
         let most = 2 * group.fronts.len() + FEW;
-        for heap in &mut group.smallest {
-            if heap.len() > most {
+        for (entry, of_group) in group.entries.iter_mut().enumerate() {
+            if of_group.smallest.len() > most {
+                let heap = &mut of_group.smallest;
                 heap.retain(|Reverse((_, id))| classes.contains_key(id));
             }
-        }
-        for (entry, heap) in group.largest_unheld.iter_mut().enumerate() {
-            if heap.len() > most {
+            if of_group.largest_unheld.len() > most {
                 let mut named = BTreeSet::new();
+                let heap = &mut of_group.largest_unheld;
                 heap.retain(|(_, id)| is_unheld(classes, *id, entry) && named.insert(*id));
             }
         }
@@ -514,6 +533,9 @@ impl Waiting {
                 );
             }
         }
+        let taken = self.order.iter();
+        let taken = taken.filter(|seq| self.places.contains_key(seq));
+        assert!(self.order.iter().is_sorted() && taken.count() == self.places.len());
         let members: usize = self
             .classes
             .values()
@@ -523,22 +545,21 @@ impl Waiting {
         for (id, class) in &self.classes {
             let front = class.members.first().expect("invariant 1");
             let group = self.group(class.group).expect("invariant 1");
-            assert_eq!(group.fronts.get(&front), Some(id), "invariant 3");
+            assert_eq!(group.fronts.get(front), Some(*id), "invariant 3");
             for (index, unheld) in class.unheld.iter().enumerate() {
-                let named = group.largest_unheld[index].iter().any(|(_, it)| it == id);
+                let of_group = &group.entries[index];
+                let named = of_group.largest_unheld.iter().any(|(_, it)| it == id);
                 assert!(named || unheld.is_empty(), "invariant 4");
-                let named = group.smallest[index].iter();
-                assert!(named.into_iter().any(|it| it.0.1 == *id), "invariant 4");
+                let mut named = of_group.smallest.iter();
+                assert!(named.any(|it| it.0.1 == *id), "invariant 4");
             }
         }
         for (id, group) in self.groups() {
-            for (index, count) in group.unheld.iter().enumerate() {
+            for (index, entry) in group.entries.iter().enumerate() {
                 let of_group = self.classes.values().filter(|class| class.group == id);
                 let unheld = of_group.map(|class| class.unheld[index].iter().count());
-                assert_eq!(unheld.sum::<usize>(), *count, "invariant 5");
-            }
-            for (slot, (account, _)) in group.slots.iter().zip(&group.accounts) {
-                assert_eq!(self.slots[*slot].id, *account, "invariant 6");
+                assert_eq!(unheld.sum::<usize>(), entry.unheld, "invariant 5");
+                assert_eq!(self.slots[entry.slot].id, entry.account, "invariant 6");
             }
         }
         assert_eq!(
@@ -552,7 +573,8 @@ impl Waiting {
 
     #[cfg(test)]
     pub(super) fn first_from(&self, seq: Seq) -> Option<Seq> {
-        self.places.range(seq..).next().map(|(seq, _)| *seq)
+        let mut order = self.order.iter().filter(|it| self.places.contains_key(it));
+        order.find(|it| **it >= seq).copied()
     }
 
     #[cfg(test)]

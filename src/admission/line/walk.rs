@@ -166,9 +166,9 @@ impl Walk<'_> {
             return None;
         }
         let group = self.line.waiting.group(id)?;
-        let class = group.fronts.get(&seq).copied();
-        if let Some((next, _)) = group.fronts.range(seq + 1..).next() {
-            self.turns.push(Reverse((*next, Turn::Front(id))));
+        let class = group.fronts.get(seq);
+        if let Some(next) = group.fronts.after(seq) {
+            self.turns.push(Reverse((next, Turn::Front(id))));
         }
         class
     }
@@ -348,14 +348,14 @@ impl Walk<'_> {
         let Some(group) = self.line.waiting.group(id) else {
             return;
         };
-        for class in group.fronts.range(..=self.at).map(|(_, class)| *class) {
+        for class in group.fronts.up_to(self.at) {
             let next = self.line.waiting.class(class);
             if let Some(next) = next.and_then(|class| class.members.after(self.at)) {
                 self.turns.push(Reverse((next, Turn::Member(class))));
             }
         }
-        if let Some((next, _)) = group.fronts.range(self.at + 1..).next() {
-            self.turns.push(Reverse((*next, Turn::Front(id))));
+        if let Some(next) = group.fronts.after(self.at) {
+            self.turns.push(Reverse((next, Turn::Front(id))));
         }
     }
 
@@ -397,7 +397,9 @@ impl Walk<'_> {
             if let Some(revisions) = in_walk.revisions
                 && let Some(group) = self.line.waiting.group_mut(id)
             {
-                group.revisions = revisions;
+                for (entry, revision) in group.entries.iter_mut().zip(revisions) {
+                    entry.revision = revision;
+                }
             }
         }
     }
@@ -438,14 +440,14 @@ impl Walk<'_> {
         }
     }
 
-    fn hold(&mut self, seq: Seq, entries: impl Iterator<Item = usize> + Clone) {
+    fn hold(&mut self, seq: Seq, entries: impl Iterator<Item = usize>) {
         let Line {
             accounts, waiting, ..
         } = &mut *self.line;
-        if let Some(waiter) = waiting.waiter_mut(seq) {
-            accounts.hold(waiter, entries.clone(), self.now, self.out);
-        }
-        for entry in entries {
+        let Some(waiter) = waiting.waiter_mut(seq) else {
+            return;
+        };
+        for entry in accounts.hold(waiter, entries, self.now, self.out) {
             waiting.note_held(seq, entry);
         }
     }
