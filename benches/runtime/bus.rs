@@ -11,7 +11,7 @@ use nucleo_runtime::events::{Event, EventFilter, MessageBus};
 use crate::Effort;
 use crate::report::{Row, median};
 
-pub fn publishing(effort: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn publishing(effort: Effort, report: &mut dyn FnMut(Row)) {
     for subscribers in [1, 8, 64] {
         let events = effort.pick(100_000, 20_000) / subscribers.max(4);
         let mut floors = Vec::new();

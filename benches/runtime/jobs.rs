@@ -60,7 +60,7 @@ fn micros(began: Instant, count: usize) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / count as f64
 }
 
-pub fn one_at_a_time(effort: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn one_at_a_time(effort: Effort, report: &mut dyn FnMut(Row)) {
     const ROUNDS: usize = 15;
     let count = effort.pick(2_000, 400);
     let benches = [(0, 1.30), (1, 1.30), (8, 1.45)].map(|(n, most)| (n, most, Bench::start(n)));
@@ -101,7 +101,7 @@ pub fn one_at_a_time(effort: Effort, report: &mut dyn FnMut(Row)) {
     }
 }
 
-pub fn in_bursts(effort: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn in_bursts(effort: Effort, report: &mut dyn FnMut(Row)) {
     const BURST: usize = 1_000;
     let rounds = effort.pick(15, 5);
     let bench = Bench::start(0);
@@ -135,7 +135,7 @@ pub fn in_bursts(effort: Effort, report: &mut dyn FnMut(Row)) {
     ));
 }
 
-pub fn through_a_gate(effort: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn through_a_gate(effort: Effort, report: &mut dyn FnMut(Row)) {
     const JOBS: usize = 10_000;
     let rounds = effort.pick(5, 1);
     let mut floors = Vec::new();

@@ -197,7 +197,7 @@ fn drain_plainly(mix: Mix) -> (f64, Vec<u64>) {
     (began.elapsed().as_secs_f64() * 1e3, order)
 }
 
-pub fn draining(effort: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn draining(effort: Effort, report: &mut dyn FnMut(Row)) {
     for (id, name, mix) in [
         ("B4.one_shape", "one kind of demand", Mix::OneShape),
         ("B4.shapes", "10 000 kinds of demand", Mix::ManyShapes),

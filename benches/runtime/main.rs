@@ -22,15 +22,15 @@ use std::process::{Command, ExitCode, Stdio};
 use report::Row;
 
 /// How a row is measured.
-#[derive(Clone, Copy)]
-pub struct Effort {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
     /// Fewer rounds and shorter windows.
-    pub quick: bool,
+    pub(crate) quick: bool,
 }
 
 impl Effort {
     /// `full`, or `quick` when it is to be quick.
-    pub fn pick<T>(self, full: T, quick: T) -> T {
+    pub(crate) fn pick<T>(self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 }

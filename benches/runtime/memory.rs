@@ -29,7 +29,7 @@ fn resident() -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-pub fn parked(_: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn parked(_: Effort, report: &mut dyn FnMut(Row)) {
     report(Row::against(
         "B6",
         "resident a job parked in admission, by a bare parked thread",
@@ -40,7 +40,7 @@ pub fn parked(_: Effort, report: &mut dyn FnMut(Row)) {
     ));
 }
 
-pub fn subscriptions(_: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn subscriptions(_: Effort, report: &mut dyn FnMut(Row)) {
     report(Row::alone(
         "B7",
         "resident an idle subscription",
@@ -61,7 +61,7 @@ fn in_a_process(what: &str) -> f64 {
 }
 
 /// What one costs of ten thousand (or a thousand), printed by the process that has them.
-pub fn probe(what: &str) -> Option<f64> {
+pub(crate) fn probe(what: &str) -> Option<f64> {
     match what {
         "threads" => Some(bare_threads()),
         "jobs" => Some(parked_jobs()),

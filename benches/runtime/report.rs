@@ -3,23 +3,23 @@
 use std::fmt::Write as _;
 
 /// One measured figure beside its floor.
-pub struct Row {
+pub(crate) struct Row {
     /// `B4`, or `B4.<variant>`.
-    pub id: String,
-    pub name: String,
-    pub value: f64,
-    pub unit: &'static str,
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
     /// The same work at its barest, in the same unit and the same run; none when the figure stands
     /// by itself.
-    pub floor: Option<f64>,
+    pub(crate) floor: Option<f64>,
     /// The figure that is held against `reach`: value by floor, or the value.
-    pub ratio: f64,
-    pub reach: Reach,
+    pub(crate) ratio: f64,
+    pub(crate) reach: Reach,
 }
 
 /// What the ratio has to be.
 #[derive(Clone, Copy)]
-pub enum Reach {
+pub(crate) enum Reach {
     AtMost(f64),
     /// At least the first and never more than the second.
     Within(f64, f64),
@@ -36,7 +36,7 @@ impl Reach {
 
 impl Row {
     /// A figure whose ratio to its floor counts.
-    pub fn against(
+    pub(crate) fn against(
         id: impl Into<String>,
         name: impl Into<String>,
         unit: &'static str,
@@ -56,7 +56,7 @@ impl Row {
     }
 
     /// A figure that counts by itself.
-    pub fn alone(
+    pub(crate) fn alone(
         id: impl Into<String>,
         name: impl Into<String>,
         unit: &'static str,
@@ -74,11 +74,11 @@ impl Row {
         }
     }
 
-    pub fn ok(&self) -> bool {
+    pub(crate) fn ok(&self) -> bool {
         self.reach.holds(self.ratio)
     }
 
-    pub fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         let floor = self.floor.map_or("null".to_owned(), number);
         let reach = match self.reach {
             Reach::AtMost(most) => number(most),
@@ -95,7 +95,7 @@ impl Row {
         )
     }
 
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let mut line = format!(
             "{:<12} {:<58} {:>10.3} {:<4}",
             self.id, self.name, self.value, self.unit
@@ -124,7 +124,7 @@ fn number(value: f64) -> String {
 }
 
 /// The middle of several measurements.
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -13,7 +13,7 @@ const ROOTS: usize = 100_000;
 const PERMITS: u32 = 64;
 
 /// An abort of this process is the row's failure.
-pub fn many(_: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn many(_: Effort, report: &mut dyn FnMut(Row)) {
     let dispatcher = JobDispatcher::builder().build().unwrap();
     dispatcher.start().unwrap();
     let workflow = Workflow::new("alice", "roots").unwrap();

@@ -38,7 +38,7 @@ fn amount(turn: u64) -> u32 {
     1 + ((turn * 7_919) % 1_000) as u32
 }
 
-pub fn used(effort: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn used(effort: Effort, report: &mut dyn FnMut(Row)) {
     report(Row::alone(
         "B8.stepped",
         "tokens granted in 60 s of saturated demand, by the budget",
@@ -117,7 +117,7 @@ fn used_for_real(window: Duration) -> f64 {
     granted.load(Ordering::SeqCst) as f64 / budget
 }
 
-pub fn lateness(effort: Effort, report: &mut dyn FnMut(Row)) {
+pub(crate) fn lateness(effort: Effort, report: &mut dyn FnMut(Row)) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let bus = MessageBus::standalone(Arc::clone(&clock));
     let bench = AdmissionBench::start(Arc::clone(&clock), &bus).unwrap();

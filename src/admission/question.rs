@@ -103,9 +103,10 @@ pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Res
         }
         give(&**entry, now)?;
     }
-    Ok(match (took, demand.entries().get(taken)) {
-        (Err(error), entry) => refused(taken, entry, error),
-        (Ok(_), entry) => {
+    Ok(match took {
+        Err(error) => refused(demand, taken, error),
+        Ok(_) => {
+            let entry = demand.entries().get(taken);
             let until = entry.and_then(|it| earliest(&**it, reserved_on(ahead, &**it), now));
             Look::Short(Shortfall {
                 entries: ShortEntries::from_iter([(taken, until)]),
@@ -141,7 +142,7 @@ pub(super) fn shortness(
         refusal.get_or_insert((asked, panic));
     }
     if let Some((index, error)) = refusal {
-        return Err(refused(index, demand.entries().get(index), error));
+        return Err(refused(demand, index, error));
     }
     for (index, until) in &mut short {
         if let Some(entry) = demand.entries().get(*index) {
@@ -152,7 +153,8 @@ pub(super) fn shortness(
 }
 
 /// The refusal that a waiter gets for an account's error.
-fn refused(index: usize, entry: Option<&Box<dyn Entry>>, error: JobError) -> Look {
+fn refused(demand: &Demand, index: usize, error: JobError) -> Look {
+    let entry = demand.entries().get(index);
     let (error, reason) = match error.kind() {
         // A defect or a panic of the account.
         ErrorKind::System { .. } => (
