@@ -4,6 +4,7 @@
 //! [attempts](attempt) until one is [final](rerun), and is [settled](settle) once. What does not
 //! end by itself is [ended](timeout).
 
+mod asking;
 mod attempt;
 mod body;
 mod builder;
@@ -34,8 +35,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inner::{Inner, Phase};
+use submission::SubmissionTerms;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, refuse_reentry};
 use crate::clock::Clock;
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
@@ -43,8 +45,8 @@ use crate::events::{
     Event, EventFilter, MessageBus, Observer, SchedulerEvent, SchedulerStarted, SubscribeError,
     Subscription,
 };
+use crate::job::JobHandle;
 use crate::job::core::Supervisor;
-use crate::job::{JobHandle, current};
 use crate::threads::{Seat, Threads};
 
 pub use builder::{BuildError, JobDispatcherBuilder};
@@ -204,22 +206,25 @@ impl JobDispatcher {
         Submission::new(Arc::clone(self.inner()), parent.into(), job)
     }
 
-    /// Submits a root job once `delay` has passed. It costs no thread until then; what the job says
-    /// of itself is asked then, and judged under what the caller is bound to now.
+    /// Submits a root job once `delay` has passed. It costs no thread until then. What the job says
+    /// of itself is asked and judged now, on this thread; a refusal is told when its time has come.
     ///
     /// # Errors
     /// When the dispatcher does not take submissions.
-    pub fn submit_delayed<S: Submit<K>, K: 'static>(
+    pub fn submit_delayed<S: Submit<K>, K>(
         &self,
         delay: Duration,
         parent: impl Into<Parent>,
         job: S,
     ) -> Result<DelayedHandle<S::Output>, SubmitError> {
         let inner = self.inner();
+        refuse_reentry("submit").map_err(|_| SubmitError::InsideAccount)?;
         inner.accepts(true)?;
-        let clock = Arc::clone(inner.clock());
-        let (submission, handle) = delayed::delayed(clock, parent.into(), job);
-        match door::judge_caller(current::owner().as_ref()) {
+        let terms = SubmissionTerms::new(parent.into());
+        let may_submit = terms.begun_by.judge();
+        let judged = door::judge_for_later(terms, job.prepare());
+        let (submission, handle) = delayed::delayed(Arc::clone(inner.clock()), judged);
+        match may_submit {
             Ok(()) => inner.arm_delayed(delay, submission),
             Err(refusal) => submission.refuse(refusal),
         }

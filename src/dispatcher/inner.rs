@@ -24,7 +24,7 @@ use crate::db::DbResourceProviders;
 use crate::error::JobError;
 use crate::events::MessageBus;
 use crate::job::JobSnapshot;
-use crate::job::core::{JobCore, Supervisor};
+use crate::job::core::{Decision, JobCore, Supervisor};
 use crate::job::resources::{ModelAccess, ResourceSet};
 use crate::llm::{CallOptions, LlmClient, ModelClient};
 use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
@@ -532,8 +532,9 @@ impl Supervisor for Inner {
             return true;
         }
         entry.job().signal_cancellation(reason, reason);
+        let in_time = entry.job().decision() != Decision::Finishing;
         entry.job().fire_cancellation();
-        true
+        in_time
     }
 
     fn dependencies_settled(&self, job: &JobCore) {

@@ -10,7 +10,7 @@ use super::stoppable;
 use super::timeout;
 use crate::error::JobError;
 use crate::events::{Event, SchedulerEvent, SchedulerStopped, SchedulerStopping};
-use crate::job::core::{JobCore, WaitingFor};
+use crate::job::core::{Decision, JobCore, WaitingFor};
 use crate::job::current;
 use crate::threads::{self, Threads};
 
@@ -206,7 +206,7 @@ fn stop_from_outside(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     inner.closers().run(move || job.fire_cancellation());
 }
 
-/// Tells the jobs that `chosen` picks to stop, and answers how many were found. All are told before
+/// Tells the jobs that `chosen` picks to stop, and answers for how many it came in time. All are told before
 /// any callback runs.
 pub(super) fn cancel_where(
     inner: &Arc<Inner>,
@@ -219,15 +219,18 @@ pub(super) fn cancel_where(
         .into_iter()
         .filter(|entry| chosen(entry.job()))
         .collect();
+    let mut told = 0;
     for entry in &entries {
         entry.job().signal_cancellation(reason, message);
+        // Of one whose work is over it decides nothing any more.
+        told += usize::from(entry.job().decision() != Decision::Finishing);
     }
     for entry in &entries {
         if !settle::cancel_queued(inner, entry, reason, message) {
             entry.job().fire_cancellation();
         }
     }
-    entries.len()
+    told
 }
 
 fn release_reserves(inner: &Inner) {

@@ -9,7 +9,8 @@ use super::door::{self, Parent, SubmitError};
 use super::inner::Inner;
 use super::orchestrator::Doer;
 use crate::error::JobError;
-use crate::guard::{Protection, Scope, ScopeGuard};
+use crate::guard::{Protection, Scope};
+use crate::job::behalf::{self, Behalf};
 use crate::job::core::JobCore;
 use crate::job::description::Description;
 use crate::job::{Job, JobHandle, JobRequirements, Metadata, MetadataValue, current};
@@ -129,25 +130,63 @@ pub(super) struct SubmissionTerms {
     pub(super) in_step: bool,
     /// What the submission binds its job to, besides what the job says.
     pub(super) bound_to: Vec<Arc<dyn Scope>>,
-    /// What the thread was bound to that began the submission, and the type of the job that it ran:
-    /// whoever makes it, now or later, it is that job's (SCP-3).
-    pub(super) begun_under: ScopeGuard,
-    pub(super) begun_by: Option<&'static str>,
+    /// Whose submission it is: whoever makes it, now or later, it is that of who began it (SCP-3).
+    pub(super) begun_by: Authors,
+}
+
+/// Who answers for a submission: the job whose thread it is, and the one that the code is of that
+/// runs there. Nobody outside of any job.
+#[derive(Clone, Debug)]
+pub(super) struct Authors {
+    owner: Option<Arc<Behalf>>,
+    handed_over: Option<Arc<Behalf>>,
+}
+
+impl Authors {
+    /// Those of the code that the calling thread is in.
+    pub(super) fn here() -> Self {
+        Self {
+            owner: current::owner().map(|owner| Arc::clone(owner.job.behalf())),
+            handed_over: behalf::here(),
+        }
+    }
+
+    /// Each of them, the one whose code it is first.
+    pub(super) fn each(&self) -> impl Iterator<Item = &Arc<Behalf>> {
+        let owner = self.owner.as_ref().filter(|owner| {
+            !self
+                .handed_over
+                .as_ref()
+                .is_some_and(|other| Arc::ptr_eq(owner, other))
+        });
+        self.handed_over.iter().chain(owner)
+    }
+
+    /// DOOR-1: what comes from inside a job is an orchestrator's.
+    pub(super) fn judge(&self) -> Result<(), JobError> {
+        match self.each().find(|author| !author.orchestrator) {
+            None => Ok(()),
+            Some(leaf) => Err(JobError::system(
+                "dispatcher",
+                format!(
+                    "Only orchestrators may submit from inside a job; {} ({}) is a leaf: \
+                     coordinate through a doer or a thinker",
+                    leaf.profile.ids.job, leaf.profile.type_path
+                ),
+            )),
+        }
+    }
 }
 
 impl SubmissionTerms {
     pub(super) fn new(parent: Parent) -> Self {
-        let caller = current::owner();
         Self {
             parent,
             dependencies: Vec::new(),
             metadata: Metadata::new(),
             in_step: false,
             bound_to: Vec::new(),
-            begun_by: caller.as_ref().map(|by| by.job.profile().type_path),
-            begun_under: caller.map_or_else(ScopeGuard::default, |caller| {
-                caller.job.terms().guard.clone()
-            }),
+            begun_by: Authors::here(),
         }
     }
 }
@@ -177,7 +216,8 @@ impl<S: Submit<K>, K> Submission<S, K> {
         self
     }
 
-    /// Notes a fact on the job before it is announced.
+    /// Notes a fact on the job before it is announced. A key that begins with
+    /// [`Metadata::RESERVED`] is the runtime's: the job is refused.
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<MetadataValue>) -> Self {
         self.terms.metadata.insert(key, value);
         self

@@ -99,7 +99,7 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
 
 /// TO-4: what the job holds is severed, and it is settled without its thread.
 fn phase_two(inner: &Arc<Inner>, entry: &Arc<Entry>) {
-    if entry.attempt().is_some() {
+    if entry.attempt().is_some() || entry.is_asking() {
         abandon(inner, entry);
     }
 }

@@ -9,7 +9,7 @@ use super::core::{JobCore, NewJob, Supervisor, Terms, WaitingFor};
 use super::current;
 use super::handle::{JobHandle, downcast};
 use super::identity::{JobIds, JobType, Workflow};
-use super::metadata::{Metadata, MetadataValue};
+use super::metadata::{Metadata, MetadataValue, refuse_reserved};
 use super::snapshot::{JobProfile, JobSnapshot};
 use crate::clock::Clock;
 use crate::error::JobError;
@@ -174,8 +174,13 @@ impl JobContext {
     }
 
     /// Notes a fact on the job, in place of an earlier one under the same key.
-    pub fn note(&self, key: &str, value: impl Into<MetadataValue>) {
+    ///
+    /// # Errors
+    /// `InvalidInput` for a key that begins with [`Metadata::RESERVED`]; nothing is noted.
+    pub fn note(&self, key: &str, value: impl Into<MetadataValue>) -> Result<(), JobError> {
+        refuse_reserved(key)?;
         self.job.note(key, value);
+        Ok(())
     }
 
     /// Adds to the milliseconds that the job waited for an account, under `wait_times`.

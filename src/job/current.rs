@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::behalf::{self, Acting};
 use super::core::JobCore;
 
 /// A thread's job.
@@ -25,6 +26,7 @@ crate::sync::thread_local! {
 #[must_use]
 pub(crate) struct Entered {
     before: Option<Current>,
+    _acting: Option<Acting>,
 }
 
 impl Drop for Entered {
@@ -44,6 +46,7 @@ pub(crate) fn enter(job: &Arc<JobCore>, own_thread: bool) -> Entered {
     };
     Entered {
         before: CURRENT.with(|current| current.replace(Some(entering))),
+        _acting: Some(behalf::enter(Some(Arc::clone(job.behalf())))),
     }
 }
 
@@ -66,6 +69,9 @@ pub(crate) fn masked<R>(work: impl FnOnce() -> R) -> R {
         ..current
     });
     CURRENT.with(|current| current.replace(masked));
-    let _entered = Entered { before };
+    let _entered = Entered {
+        before,
+        _acting: None,
+    };
     work()
 }
