@@ -251,7 +251,9 @@ impl JobContext {
     }
 
     /// Runs `callback` once, when the job is told to stop; at once if it has been. It runs on the
-    /// thread of whoever tells, outside of any job; a panic in it is logged and goes no further.
+    /// thread of whoever tells, outside of any job; a panic in it is logged and goes no further. What
+    /// it submits is that of the job that registers it (of this one, when that is none): refused for
+    /// a leaf.
     pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) {
         self.job.on_cancel(callback);
     }
