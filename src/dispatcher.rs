@@ -21,6 +21,7 @@ mod rerun;
 mod routing;
 mod settle;
 mod shutdown;
+mod start;
 mod starvation;
 mod stoppable;
 mod submission;
@@ -41,13 +42,9 @@ use crate::admission::{Admission, refuse_reentry};
 use crate::clock::Clock;
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
-use crate::events::{
-    Event, EventFilter, MessageBus, Observer, SchedulerEvent, SchedulerStarted, SubscribeError,
-    Subscription,
-};
+use crate::events::{EventFilter, MessageBus, Observer, SubscribeError, Subscription};
 use crate::job::JobHandle;
 use crate::job::core::Supervisor;
-use crate::threads::{Seat, Threads};
 
 pub use builder::{BuildError, JobDispatcherBuilder};
 pub use delayed::DelayedHandle;
@@ -111,71 +108,10 @@ impl JobDispatcher {
     /// Starts the runtime's threads. A second start does nothing but warn.
     ///
     /// # Errors
-    /// `IllegalState` after a shutdown; `System` when a thread could not be started.
+    /// `IllegalState` after a shutdown; `System` when a thread could not be started. Then nothing has
+    /// been started, and a later call may succeed.
     pub fn start(&self) -> Result<(), JobError> {
-        let inner = self.inner();
-        if !inner.advance(&[Phase::Built], Phase::Started) {
-            return match inner.phase() {
-                Phase::Started | Phase::Draining => {
-                    log::warn!("the dispatcher was started before; this start does nothing");
-                    Ok(())
-                }
-                _ => Err(JobError::illegal_state(
-                    "the dispatcher has been shut down; build another",
-                )),
-            };
-        }
-        if let Err(error) = self.start_threads() {
-            // What has started ends again, and nothing is taken that nobody would run.
-            shutdown::begin(inner);
-            return Err(error);
-        }
-        inner.arm_stale_sweep();
-        let at = inner.clock().wall();
-        inner
-            .bus()
-            .publish(Event::Scheduler(SchedulerEvent::Started(
-                SchedulerStarted { at },
-            )));
-        Ok(())
-    }
-
-    fn start_threads(&self) -> Result<(), JobError> {
-        let inner = self.inner();
-        inner.bus().start();
-        inner.admission().start(self.own_seat()?)?;
-        self.spawn("nucleo-timer", |inner| {
-            let clock = Arc::clone(inner.clock());
-            inner
-                .timer()
-                .serve(&*clock, |alarm| timeout::ring(inner, alarm));
-        })?;
-        self.spawn("nucleo-priority", |inner| inner.router().serve(inner, true))?;
-        self.spawn("nucleo-fifo", |inner| inner.router().serve(inner, false))
-    }
-
-    fn own_seat(&self) -> Result<Seat, JobError> {
-        self.inner().own_seat().ok_or_else(|| {
-            JobError::system(
-                "dispatcher",
-                "the seats of the runtime's own threads are gone",
-            )
-        })
-    }
-
-    fn spawn(
-        &self,
-        name: &str,
-        serve: impl FnOnce(&Arc<Inner>) + Send + 'static,
-    ) -> Result<(), JobError> {
-        let inner = Arc::clone(self.inner());
-        let seat = self.own_seat()?;
-        Threads::spawn(seat, name, move || serve(&inner))
-            .map(drop)
-            .map_err(|error| {
-                JobError::system("dispatcher", format!("the thread {name} did not start"))
-                    .with_source(error)
-            })
+        start::start(self.inner())
     }
 
     /// Whether it takes submissions.

@@ -1,8 +1,8 @@
 //! What is asked before anything is granted takes no longer than the work may.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use nucleo_runtime::guard::{ContentGuard, Gate, Guard, Guards, JobInput};
@@ -12,25 +12,10 @@ use nucleo_runtime::{
     ManualClock, OrchestratorContext, UnresponsiveReason, Workflow,
 };
 
-/// Where something is stuck until the test lets it go.
-struct Stuck {
-    reached: mpsc::Sender<()>,
-    held: Mutex<mpsc::Receiver<()>>,
-}
+#[path = "support/stuck.rs"]
+mod stuck;
 
-impl Stuck {
-    fn new() -> (Arc<Self>, mpsc::Receiver<()>, mpsc::Sender<()>) {
-        let (reached, reaching) = mpsc::channel();
-        let (release, held) = mpsc::channel();
-        let held = Mutex::new(held);
-        (Arc::new(Self { reached, held }), reaching, release)
-    }
-
-    fn here(&self) {
-        let _ = self.reached.send(());
-        let _ = self.held.lock().unwrap().recv();
-    }
-}
+use stuck::Stuck;
 
 /// What of it is stuck.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +27,7 @@ enum Place {
     Attempt,
 }
 
-struct Input(Place, Arc<Stuck>);
+struct Input(Place, Stuck);
 
 impl JobInput for Input {
     fn text(&self) -> Option<String> {
@@ -55,7 +40,7 @@ impl JobInput for Input {
 
 struct Passing {
     place: Place,
-    stuck: Arc<Stuck>,
+    stuck: Stuck,
     asked: AtomicUsize,
 }
 
@@ -88,7 +73,7 @@ impl ContentGuard for Passing {
 
 struct Tool {
     place: Place,
-    stuck: Arc<Stuck>,
+    stuck: Stuck,
     timeout: Option<Duration>,
     asked: AtomicUsize,
     ran: Arc<AtomicUsize>,
@@ -98,13 +83,13 @@ impl Tool {
     fn guards(&self) -> Guards {
         Guards::none().input(Passing {
             place: self.place,
-            stuck: Arc::clone(&self.stuck),
+            stuck: self.stuck.clone(),
             asked: AtomicUsize::new(0),
         })
     }
 
     fn input(&self) -> Option<Arc<dyn JobInput>> {
-        Some(Arc::new(Input(self.place, Arc::clone(&self.stuck))))
+        Some(Arc::new(Input(self.place, self.stuck.clone())))
     }
 }
 
@@ -176,7 +161,7 @@ fn scene() -> Scene {
     }
 }
 
-fn tool(place: Place, stuck: Arc<Stuck>, timeout: Option<Duration>) -> Tool {
+fn tool(place: Place, stuck: Stuck, timeout: Option<Duration>) -> Tool {
     Tool {
         place,
         stuck,
@@ -195,11 +180,11 @@ fn an_answer_that_does_not_come_times_the_job_out() {
         Place::Attempt,
     ] {
         let scene = scene();
-        let (stuck, reaching, release) = Stuck::new();
-        let tool = tool(place, stuck, Some(Duration::from_secs(2)));
+        let stuck = Stuck::default();
+        let tool = tool(place, stuck.clone(), Some(Duration::from_secs(2)));
         let ran = Arc::clone(&tool.ran);
         let handle = scene.dispatcher.submit(&scene.workflow, tool).unwrap();
-        reaching.recv().unwrap();
+        stuck.wait_until_reached();
         scene.clock.advance(Duration::from_secs(2));
         quiesce(&scene.dispatcher);
         // The grace.
@@ -210,7 +195,7 @@ fn an_answer_that_does_not_come_times_the_job_out() {
         let left = scene.dispatcher.unresponsive();
         assert_eq!(left.len(), 1, "{place:?}: {left:?}");
         assert_eq!(left[0].reason, UnresponsiveReason::Abandoned);
-        drop(release);
+        stuck.let_go();
         scene.dispatcher.shutdown(Duration::from_secs(5)).unwrap();
         assert_eq!(ran.load(Ordering::SeqCst), 0, "{place:?}");
     }
@@ -219,18 +204,18 @@ fn an_answer_that_does_not_come_times_the_job_out() {
 #[test]
 fn a_guard_that_does_not_say_what_its_attempt_needs_fails_the_job_when_its_own_time_is_over() {
     let scene = scene();
-    let (stuck, reaching, release) = Stuck::new();
-    let tool = tool(Place::GuardAttempt, stuck, None);
+    let stuck = Stuck::default();
+    let tool = tool(Place::GuardAttempt, stuck.clone(), None);
     let ran = Arc::clone(&tool.ran);
     let handle = scene.dispatcher.submit(&scene.workflow, tool).unwrap();
-    reaching.recv().unwrap();
+    stuck.wait_until_reached();
     scene.clock.advance(Duration::from_secs(10));
     quiesce(&scene.dispatcher);
     scene.clock.advance(Duration::from_secs(1));
     let error = handle.get().unwrap_err();
     assert!(error.is_timed_out(), "{error:?}");
     assert_eq!(handle.snapshot().state(), JobState::Failed);
-    drop(release);
+    stuck.let_go();
     scene.dispatcher.shutdown(Duration::from_secs(5)).unwrap();
     assert_eq!(ran.load(Ordering::SeqCst), 0);
 }
@@ -238,11 +223,11 @@ fn a_guard_that_does_not_say_what_its_attempt_needs_fails_the_job_when_its_own_t
 #[test]
 fn a_job_without_a_timeout_waits_half_a_minute_for_an_answer() {
     let scene = scene();
-    let (stuck, reaching, release) = Stuck::new();
-    let doer = Orchestrating(tool(Place::Text, stuck, None));
+    let stuck = Stuck::default();
+    let doer = Orchestrating(tool(Place::Text, stuck.clone(), None));
     let ran = Arc::clone(&doer.0.ran);
     let handle = scene.dispatcher.submit(&scene.workflow, doer).unwrap();
-    reaching.recv().unwrap();
+    stuck.wait_until_reached();
     scene.clock.advance(Duration::from_secs(29));
     quiesce(&scene.dispatcher);
     assert!(handle.try_get().unwrap().is_none());
@@ -250,7 +235,7 @@ fn a_job_without_a_timeout_waits_half_a_minute_for_an_answer() {
     quiesce(&scene.dispatcher);
     scene.clock.advance(Duration::from_secs(30));
     assert!(handle.get().unwrap_err().is_timed_out());
-    drop(release);
+    stuck.let_go();
     scene.dispatcher.shutdown(Duration::from_secs(5)).unwrap();
     assert_eq!(ran.load(Ordering::SeqCst), 0);
 }
@@ -258,13 +243,13 @@ fn a_job_without_a_timeout_waits_half_a_minute_for_an_answer() {
 #[test]
 fn an_answer_that_comes_in_time_leaves_no_deadline_and_no_alarm() {
     let scene = scene();
-    let (stuck, reaching, release) = Stuck::new();
-    let tool = tool(Place::Text, stuck, Some(Duration::from_secs(2)));
+    let stuck = Stuck::default();
+    let tool = tool(Place::Text, stuck.clone(), Some(Duration::from_secs(2)));
     let ran = Arc::clone(&tool.ran);
     let handle = scene.dispatcher.submit(&scene.workflow, tool).unwrap();
-    reaching.recv().unwrap();
+    stuck.wait_until_reached();
     scene.clock.advance(Duration::from_secs(1));
-    drop(release);
+    stuck.let_go();
     handle.get().unwrap();
     scene.clock.advance(Duration::from_secs(10));
     quiesce(&scene.dispatcher);

@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
     own_seats: Mutex<Vec<Seat>>,
     phase: Mutex<Phase>,
+    /// Held through a start.
+    starting: Mutex<()>,
     jobs: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
     /// Jobs that were taken and whose handles have not answered.
     unsettled: AtomicUsize,
@@ -143,6 +145,7 @@ impl Inner {
             stoppables: Mutex::default(),
             own_seats: Mutex::new(parts.own_seats),
             phase: Mutex::new(Phase::Built),
+            starting: Mutex::new(()),
             jobs: Mutex::default(),
             unsettled: AtomicUsize::new(0),
             job_settled: WaitCell::new(),
@@ -227,6 +230,10 @@ impl Inner {
 
     pub(super) fn phase(&self) -> Phase {
         *self.phase.lock()
+    }
+
+    pub(super) fn starting(&self) -> &Mutex<()> {
+        &self.starting
     }
 
     /// A seat that was kept for one of the runtime's own threads.
