@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use nucleo_runtime::admission::CountingGate;
 use nucleo_runtime::events::{Event, EventFilter, EventKind, Observer};
 use nucleo_runtime::guard::{JobInput, Scope, TenantScope};
 use nucleo_runtime::{
-    CancellationToken, Doer, Job, JobContext, JobDispatcher, JobError, JobRequirements,
+    CancellationToken, Doer, ErrorKind, Job, JobContext, JobDispatcher, JobError, JobRequirements,
     JobResources, ManualClock, OrchestratorContext, Workflow, job_fn,
 };
 
@@ -389,6 +390,39 @@ fn a_submission_that_a_leaf_began_is_a_leafs_whoever_makes_it() {
     assert!(
         refusal.to_string().contains("Only orchestrators"),
         "{refusal}"
+    );
+}
+
+#[test]
+fn what_another_job_bound_is_no_way_around_the_rules_of_the_one_that_runs_it() {
+    let scene = Scene::new();
+    let probe = scene.probe();
+    let permit = Arc::new(CountingGate::new("permit", 1).unwrap());
+    let outcome = scene.flow(move |context| {
+        let first = context.submit(Tool("t1"))?;
+        first.get()?;
+        let (parents, probe) = ((**context).clone(), probe.clone());
+        let submitting = {
+            let parents = parents.clone();
+            job_fn(JobRequirements::none, move |_, _| {
+                Ok(parents.bind(|| probe.submit())())
+            })
+        };
+        let permit = Arc::clone(&permit);
+        let waiting = job_fn(
+            move || JobRequirements::none().permit(&permit),
+            move |_, _| Ok(parents.bind(|| first.get().map(drop))()),
+        );
+        let submitted = *context.submit(submitting)?.get()?;
+        let waited = (*context.submit(waiting)?.get()?).clone();
+        Ok((submitted, waited))
+    });
+    let (submitted, waited) = &*outcome;
+    assert_eq!(*submitted, LEAF);
+    let error = waited.as_ref().unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Deadlock { .. }),
+        "{error:?}"
     );
 }
 

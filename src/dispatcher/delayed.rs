@@ -15,7 +15,8 @@ use super::inner::Inner;
 use crate::admission::refuse_reentry;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
-use crate::job::{JobHandle, current};
+use crate::job::JobHandle;
+use crate::job::current::{self, Current};
 use crate::sync::Mutex;
 
 /// A submission that has not been made yet.
@@ -48,10 +49,10 @@ impl<T> DelayedHandle<T> {
     pub fn get(&self) -> Result<JobHandle<T>, JobError> {
         refuse_reentry("get")?;
         let caller = current::owner();
-        if let Some(caller) = caller.as_ref().filter(|caller| caller.job.is_holding()) {
+        if let Some(holder) = caller.as_ref().and_then(Current::holder) {
             return Err(JobError::deadlock(format!(
                 "{} holds resources and may not wait for a delayed submission",
-                caller.job.id()
+                holder.id()
             )));
         }
         let cell = caller

@@ -241,8 +241,8 @@ fn judge(
     let protection = std::mem::take(&mut description.protection);
     let caller_type = authors
         .each()
-        .last()
-        .or_else(|| terms.begun_by.each().last())
+        .next_back()
+        .or_else(|| terms.begun_by.each().next_back())
         .map(|author| author.profile.type_path);
     let (out_of_scope, guard) = match compose_guard(&terms, &authors, &protection) {
         Ok(guard) => (None, guard),

@@ -12,8 +12,9 @@ use crate::error::JobError;
 use crate::guard::{Protection, Scope};
 use crate::job::behalf::{self, Behalf};
 use crate::job::core::JobCore;
+use crate::job::current::{self, Current};
 use crate::job::description::Description;
-use crate::job::{Job, JobHandle, JobRequirements, Metadata, MetadataValue, current};
+use crate::job::{Job, JobHandle, JobRequirements, Metadata, MetadataValue};
 use crate::unwind::contain;
 
 /// Marks a [`Job`].
@@ -134,32 +135,27 @@ pub(super) struct SubmissionTerms {
     pub(super) begun_by: Authors,
 }
 
-/// Who answers for a submission: the job whose thread it is, and the one that the code is of that
-/// runs there. Nobody outside of any job.
+/// Who answers for a submission: whose code it is, and then the jobs that its thread works for.
+/// Nobody outside of any job.
 #[derive(Clone, Debug)]
-pub(super) struct Authors {
-    owner: Option<Arc<Behalf>>,
-    handed_over: Option<Arc<Behalf>>,
-}
+pub(super) struct Authors(Vec<Arc<Behalf>>);
 
 impl Authors {
     /// Those of the code that the calling thread is in.
     pub(super) fn here() -> Self {
-        Self {
-            owner: current::owner().map(|owner| Arc::clone(owner.job.behalf())),
-            handed_over: behalf::here(),
+        let mut authors: Vec<_> = behalf::here().into_iter().collect();
+        for current in current::owner().iter().flat_map(Current::all) {
+            let behalf = current.job.behalf();
+            if !authors.iter().any(|known| Arc::ptr_eq(known, behalf)) {
+                authors.push(Arc::clone(behalf));
+            }
         }
+        Self(authors)
     }
 
     /// Each of them, the one whose code it is first.
-    pub(super) fn each(&self) -> impl Iterator<Item = &Arc<Behalf>> {
-        let owner = self.owner.as_ref().filter(|owner| {
-            !self
-                .handed_over
-                .as_ref()
-                .is_some_and(|other| Arc::ptr_eq(owner, other))
-        });
-        self.handed_over.iter().chain(owner)
+    pub(super) fn each(&self) -> impl DoubleEndedIterator<Item = &Arc<Behalf>> {
+        self.0.iter()
     }
 
     /// DOOR-1: what comes from inside a job is an orchestrator's.

@@ -85,7 +85,7 @@ impl JobContext {
     /// to their release.
     #[must_use]
     pub fn is_executing_with_resources() -> bool {
-        current::current().is_some_and(|current| current.job.is_holding())
+        current::current().is_some_and(|current| current.holder().is_some())
     }
 
     /// The job's id.
@@ -344,7 +344,8 @@ impl JobContext {
     }
 
     /// Wraps work for another thread so that it counts as this job's there: it cannot submit, and
-    /// it cannot wait while the job holds resources, nor for the job itself. The job's own thread
+    /// it cannot wait while the job holds resources, nor for the job itself. On the thread of another
+    /// job it counts as that one's too. The job's own thread
     /// still counts as active while it waits for the other one by means of the standard library: a
     /// cap that such waits use up is not noticed (RT-5). A thread that user code starts counts as
     /// outside any job otherwise.

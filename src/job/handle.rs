@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::core::{JobCore, Outcome};
-use super::current;
+use super::current::{self, Current};
 use super::snapshot::JobSnapshot;
 use crate::admission::refuse_reentry;
 use crate::clock::WaitCell;
@@ -209,10 +209,8 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
     ) -> Result<Option<Outcome>, JobError> {
         refuse_reentry("get")?;
         let caller = current::owner();
-        if let Some(caller) = &caller
-            && caller.job.is_holding()
-        {
-            return Err(wait_while_holding(&caller.job, &self.job, site));
+        if let Some(holder) = caller.as_ref().and_then(Current::holder) {
+            return Err(wait_while_holding(holder, &self.job, site));
         }
         if let Some(outcome) = self.job.outcome() {
             return Ok(Some(outcome));
@@ -220,6 +218,11 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
         match &caller {
             // In the cell of the job that waits, where its own signals reach it.
             Some(caller) => {
+                for outer in caller.all().skip(1) {
+                    if let Some(way) = outer.job.way_back_from(&self.job) {
+                        return Err(wait_in_a_cycle(&outer.job, &way, site));
+                    }
+                }
                 let _waiting = if caller.own_thread {
                     let waiting = caller.job.waits_for_job(&self.job);
                     Some(waiting.map_err(|way| wait_in_a_cycle(&caller.job, &way, site))?)
