@@ -927,9 +927,12 @@ fn a_cancel_wakes_a_job_that_waits_for_the_guard_of_its_input() {
 #[test]
 fn a_cancel_while_an_output_is_judged_comes_too_late_and_says_so() {
     type Cancel = fn(&JobDispatcher, &JobHandle<String>) -> bool;
-    let ways: [Cancel; 2] = [
+    let ways: [Cancel; 4] = [
         |_, handle| handle.cancel("no longer wanted"),
         |dispatcher, handle| dispatcher.cancel(handle.job_id(), "no longer wanted"),
+        // Nor do these reach the guard, which would be no verdict.
+        |dispatcher, handle| dispatcher.cancel_tree(handle.job_id(), "no longer wanted") > 0,
+        |dispatcher, handle| dispatcher.cancel_workflow(handle.workflow_id(), "no more") > 0,
     ];
     for cancel in ways {
         for passes in [true, false] {

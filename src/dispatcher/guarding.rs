@@ -72,6 +72,16 @@ pub(super) fn judges_output(entry: &Entry) -> bool {
     entry.protection().guards.has(&OUTPUT_SIDE)
 }
 
+/// Whether a job is a guard that judges an output. Only the runtime notes that.
+pub(super) fn judges_an_output(job: &JobCore) -> bool {
+    let phase = GuardPhase::ContentOutput.to_string();
+    job.snapshot()
+        .metadata()
+        .get(Metadata::GATES_PHASE)
+        .and_then(MetadataValue::as_text)
+        == Some(&*phase)
+}
+
 /// What the job delivers: its output when every guard lets it pass until `deadline`.
 pub(super) fn judge_output(
     inner: &Arc<Inner>,

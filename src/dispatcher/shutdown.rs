@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::entry::Entry;
+use super::guarding;
 use super::inner::{Alarm, Inner, Phase};
 use super::settle;
 use super::stoppable;
@@ -217,7 +218,7 @@ pub(super) fn cancel_where(
     let entries: Vec<_> = inner
         .entries()
         .into_iter()
-        .filter(|entry| chosen(entry.job()))
+        .filter(|entry| chosen(entry.job()) && !judges_one_of_them(entry.job(), &chosen))
         .collect();
     let mut told = 0;
     for entry in &entries {
@@ -231,6 +232,19 @@ pub(super) fn cancel_where(
         }
     }
     told
+}
+
+/// Whether this is a guard of the output of a job that is chosen too, or works for one. That job's
+/// work is over, so what tells it to stop comes too late, and the verdict is to come (ST-3).
+fn judges_one_of_them(job: &Arc<JobCore>, chosen: &impl Fn(&Arc<JobCore>) -> bool) -> bool {
+    let mut next = Some(Arc::clone(job));
+    while let Some(at) = next {
+        next = at.parent();
+        if guarding::judges_an_output(&at) {
+            return next.is_some_and(|gated| chosen(&gated));
+        }
+    }
+    false
 }
 
 fn release_reserves(inner: &Inner) {
