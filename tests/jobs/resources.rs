@@ -522,7 +522,9 @@ fn a_timeout_gives_back_no_permit_while_the_work_goes_on() {
         let timed = host.submit(job);
         hold.wait_until_running();
         let next = host.submit(job_fn(needs(&permit), |_, _| Ok(())));
-        testing::quiesce(&host.dispatcher);
+        while host.dispatcher.admission().queue_len() == 0 {
+            thread::yield_now();
+        }
 
         host.clock.advance(DEFAULT_TIMEOUT);
         testing::quiesce(&host.dispatcher);
