@@ -4,6 +4,7 @@
 //! [attempts](attempt) until one is [final](rerun), and is [settled](settle) once. What does not
 //! end by itself is [ended](timeout).
 
+mod asking;
 mod attempt;
 mod body;
 mod builder;
@@ -20,6 +21,7 @@ mod rerun;
 mod routing;
 mod settle;
 mod shutdown;
+mod start;
 mod starvation;
 mod stoppable;
 mod submission;
@@ -34,18 +36,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inner::{Inner, Phase};
+use submission::SubmissionTerms;
 
-use crate::admission::Admission;
+use crate::admission::{Admission, refuse_reentry};
 use crate::clock::Clock;
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
-use crate::events::{
-    Event, EventFilter, MessageBus, Observer, SchedulerEvent, SchedulerStarted, SubscribeError,
-    Subscription,
-};
+use crate::events::{EventFilter, MessageBus, Observer, SubscribeError, Subscription};
+use crate::job::JobHandle;
 use crate::job::core::Supervisor;
-use crate::job::{JobHandle, current};
-use crate::threads::{Seat, Threads};
 
 pub use builder::{BuildError, JobDispatcherBuilder};
 pub use delayed::DelayedHandle;
@@ -109,71 +108,10 @@ impl JobDispatcher {
     /// Starts the runtime's threads. A second start does nothing but warn.
     ///
     /// # Errors
-    /// `IllegalState` after a shutdown; `System` when a thread could not be started.
+    /// `IllegalState` after a shutdown; `System` when a thread could not be started. Then nothing has
+    /// been started, and a later call may succeed.
     pub fn start(&self) -> Result<(), JobError> {
-        let inner = self.inner();
-        if !inner.advance(&[Phase::Built], Phase::Started) {
-            return match inner.phase() {
-                Phase::Started | Phase::Draining => {
-                    log::warn!("the dispatcher was started before; this start does nothing");
-                    Ok(())
-                }
-                _ => Err(JobError::illegal_state(
-                    "the dispatcher has been shut down; build another",
-                )),
-            };
-        }
-        if let Err(error) = self.start_threads() {
-            // What has started ends again, and nothing is taken that nobody would run.
-            shutdown::begin(inner);
-            return Err(error);
-        }
-        inner.arm_stale_sweep();
-        let at = inner.clock().wall();
-        inner
-            .bus()
-            .publish(Event::Scheduler(SchedulerEvent::Started(
-                SchedulerStarted { at },
-            )));
-        Ok(())
-    }
-
-    fn start_threads(&self) -> Result<(), JobError> {
-        let inner = self.inner();
-        inner.bus().start();
-        inner.admission().start(self.own_seat()?)?;
-        self.spawn("nucleo-timer", |inner| {
-            let clock = Arc::clone(inner.clock());
-            inner
-                .timer()
-                .serve(&*clock, |alarm| timeout::ring(inner, alarm));
-        })?;
-        self.spawn("nucleo-priority", |inner| inner.router().serve(inner, true))?;
-        self.spawn("nucleo-fifo", |inner| inner.router().serve(inner, false))
-    }
-
-    fn own_seat(&self) -> Result<Seat, JobError> {
-        self.inner().own_seat().ok_or_else(|| {
-            JobError::system(
-                "dispatcher",
-                "the seats of the runtime's own threads are gone",
-            )
-        })
-    }
-
-    fn spawn(
-        &self,
-        name: &str,
-        serve: impl FnOnce(&Arc<Inner>) + Send + 'static,
-    ) -> Result<(), JobError> {
-        let inner = Arc::clone(self.inner());
-        let seat = self.own_seat()?;
-        Threads::spawn(seat, name, move || serve(&inner))
-            .map(drop)
-            .map_err(|error| {
-                JobError::system("dispatcher", format!("the thread {name} did not start"))
-                    .with_source(error)
-            })
+        start::start(self.inner())
     }
 
     /// Whether it takes submissions.
@@ -204,22 +142,25 @@ impl JobDispatcher {
         Submission::new(Arc::clone(self.inner()), parent.into(), job)
     }
 
-    /// Submits a root job once `delay` has passed. It costs no thread until then; what the job says
-    /// of itself is asked then, and judged under what the caller is bound to now.
+    /// Submits a root job once `delay` has passed. It costs no thread until then. What the job says
+    /// of itself is asked and judged now, on this thread; a refusal is told when its time has come.
     ///
     /// # Errors
     /// When the dispatcher does not take submissions.
-    pub fn submit_delayed<S: Submit<K>, K: 'static>(
+    pub fn submit_delayed<S: Submit<K>, K>(
         &self,
         delay: Duration,
         parent: impl Into<Parent>,
         job: S,
     ) -> Result<DelayedHandle<S::Output>, SubmitError> {
         let inner = self.inner();
+        refuse_reentry("submit").map_err(|_| SubmitError::InsideAccount)?;
         inner.accepts(true)?;
-        let clock = Arc::clone(inner.clock());
-        let (submission, handle) = delayed::delayed(clock, parent.into(), job);
-        match door::judge_caller(current::owner().as_ref()) {
+        let terms = SubmissionTerms::new(parent.into());
+        let may_submit = terms.begun_by.judge();
+        let judged = door::judge_for_later(terms, job.prepare());
+        let (submission, handle) = delayed::delayed(Arc::clone(inner.clock()), judged);
+        match may_submit {
             Ok(()) => inner.arm_delayed(delay, submission),
             Err(refusal) => submission.refuse(refusal),
         }

@@ -12,6 +12,7 @@
 
 mod attached;
 mod input;
+mod judge;
 mod kinds;
 mod scope;
 mod scopes;
@@ -19,9 +20,9 @@ mod shipped;
 
 pub(crate) use attached::{Attached, Protection};
 pub(crate) use input::{Content, built_in_text};
-pub(crate) use kinds::Subject;
+pub(crate) use judge::Subject;
 
-pub use attached::Guards;
+pub use attached::{Guards, ValidationGuards};
 #[cfg(feature = "serde")]
 pub use input::json_text;
 pub use input::{JobInput, Target};

@@ -1,5 +1,6 @@
 //! Jobs: who they are, where they are, what they ask for and what they are given.
 
+pub(crate) mod behalf;
 mod cancellation;
 mod context;
 pub(crate) mod core;

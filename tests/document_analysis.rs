@@ -252,6 +252,35 @@ fn files_that_cannot_be_read_are_skipped_and_reported_and_the_others_saved() {
     assert_eq!(saved_paths(&database), ["ships.md", "tides.txt"]);
 }
 
+/// A pipe that nobody writes to would be read for ever.
+#[cfg(unix)]
+#[test]
+fn a_named_pipe_is_skipped_and_nothing_waits_for_it() {
+    let folder = folder_of(&[("ships.md", SHIPS)]);
+    for pipe in ["pipe.md", "linked.txt"] {
+        let made = Command::new("mkfifo")
+            .arg(folder.path().join(format!("{pipe}.pipe")))
+            .status();
+        assert!(made.unwrap().success());
+    }
+    let pipes = folder.path();
+    fs::rename(pipes.join("pipe.md.pipe"), pipes.join("pipe.md")).unwrap();
+    std::os::unix::fs::symlink(pipes.join("linked.txt.pipe"), pipes.join("linked.txt")).unwrap();
+    let output = run([folder.path().as_os_str(), OsStr::new("--json")]);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    for skipped in ["pipe.md", "linked.txt"] {
+        let line = message.lines().find(|line| line.contains(skipped));
+        assert!(
+            line.is_some_and(|line| line.ends_with("it is not a regular file")),
+            "{message}"
+        );
+    }
+    let figures = figures(&output);
+    assert_eq!(figures["skipped"], 2);
+    assert_eq!(figures["saved"], 1);
+}
+
 #[test]
 fn a_demand_that_the_quota_never_covers_fails_its_documents() {
     let output = run([

@@ -908,27 +908,64 @@ fn an_output_that_is_not_judged_in_time_is_not_delivered() {
 }
 
 #[test]
-fn a_cancel_wakes_a_job_that_waits_for_its_guard() {
-    // Once the work is done a cancel decides nothing any more, but what was not judged is not
-    // delivered: the job has failed.
-    for (output_side, state) in [(false, JobState::Cancelled), (true, JobState::Failed)] {
-        let (dispatcher, workflow) = started();
-        let (guard, ran, release) = hanging(Duration::from_secs(3_600));
-        let guards = if output_side {
-            Guards::none().output(guard)
-        } else {
-            Guards::none().input(guard)
-        };
-        let tool = gated(guards);
-        let executed = Arc::clone(&tool.ran);
-        let handle = dispatcher.submit(&workflow, tool).unwrap();
-        ran.recv().unwrap();
-        assert!(handle.cancel("no longer wanted"));
-        assert!(handle.get().unwrap_err().is_cancelled());
-        assert_eq!(handle.snapshot().state(), state);
-        assert_eq!(executed.load(Ordering::SeqCst), usize::from(output_side));
-        drop(release);
-        stop(&dispatcher);
+fn a_cancel_wakes_a_job_that_waits_for_the_guard_of_its_input() {
+    let (dispatcher, workflow) = started();
+    let (guard, ran, release) = hanging(Duration::from_secs(3_600));
+    let tool = gated(Guards::none().input(guard));
+    let executed = Arc::clone(&tool.ran);
+    let handle = dispatcher.submit(&workflow, tool).unwrap();
+    ran.recv().unwrap();
+    assert!(handle.cancel("no longer wanted"));
+    assert!(handle.get().unwrap_err().is_cancelled());
+    assert_eq!(handle.snapshot().state(), JobState::Cancelled);
+    assert_eq!(executed.load(Ordering::SeqCst), 0);
+    drop(release);
+    stop(&dispatcher);
+}
+
+/// ST-3: once the work is done a cancel comes too late and says so; the verdict decides.
+#[test]
+fn a_cancel_while_an_output_is_judged_comes_too_late_and_says_so() {
+    type Cancel = fn(&JobDispatcher, &JobHandle<String>) -> bool;
+    let ways: [Cancel; 4] = [
+        |_, handle| handle.cancel("no longer wanted"),
+        |dispatcher, handle| dispatcher.cancel(handle.job_id(), "no longer wanted"),
+        // Nor do these reach the guard, which would be no verdict.
+        |dispatcher, handle| dispatcher.cancel_tree(handle.job_id(), "no longer wanted") > 0,
+        |dispatcher, handle| dispatcher.cancel_workflow(handle.workflow_id(), "no more") > 0,
+    ];
+    for cancel in ways {
+        for passes in [true, false] {
+            let (dispatcher, workflow) = started();
+            let recorder = EventRecorder::new();
+            let _all = dispatcher
+                .subscribe(EventFilter::all(), recorder.clone())
+                .unwrap();
+            let (hanging, ran, release) = hanging(Duration::from_secs(3_600));
+            let after = if passes { passing() } else { refusing() };
+            let guards = Guards::none().output(hanging).output(after);
+            let handle = dispatcher
+                .submit(&workflow, answering(guards, "judged"))
+                .unwrap();
+            ran.recv().unwrap();
+            assert!(!cancel(&dispatcher, &handle), "too late");
+            assert!(handle.try_get().unwrap().is_none(), "still judged");
+            drop(release);
+            let outcome = handle.get();
+            quiesce(&dispatcher);
+            let told = recorder.kinds_of(handle.job_id());
+            let state = handle.snapshot().state();
+            if passes {
+                assert_eq!(*outcome.unwrap(), "judged");
+                assert_eq!(state, JobState::Completed);
+                assert!(told.contains(&EventKind::JobCompleted), "{told:?}");
+            } else {
+                assert!(is_refusal(&outcome.unwrap_err()));
+                assert_eq!(state, JobState::Failed);
+                assert!(told.contains(&EventKind::JobFailed), "{told:?}");
+            }
+            stop(&dispatcher);
+        }
     }
 }
 

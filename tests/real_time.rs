@@ -1,13 +1,12 @@
 //! The few tests that need the system's own time: bounds in seconds that a user would measure.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nucleo_runtime::admission::{CountingGate, DatabaseGate};
+use nucleo_runtime::admission::CountingGate;
+use nucleo_runtime::db::DbResourceProvider;
 use nucleo_runtime::db::sqlite::SqliteProvider;
-use nucleo_runtime::db::{Abort, DbManagedResource, DbResourceProvider};
 use nucleo_runtime::events::{Event, EventFilter, EventKind};
 use nucleo_runtime::{
     DelayedHandle, Job, JobContext, JobDispatcher, JobError, JobHandle, JobRequirements,
@@ -15,96 +14,13 @@ use nucleo_runtime::{
     Workflow, doer_fn, job_fn,
 };
 
-/// Where stuck things are stuck, until the test lets them go.
-#[derive(Clone, Default)]
-struct Stuck {
-    open: Arc<(Mutex<bool>, Condvar)>,
-    reached: Arc<AtomicBool>,
-}
+#[path = "support/hooked_database.rs"]
+mod hooked_database;
+#[path = "support/stuck.rs"]
+mod stuck;
 
-impl Stuck {
-    fn here(&self) {
-        self.reached.store(true, Ordering::SeqCst);
-        let (open, opened) = &*self.open;
-        let mut open = open.lock().unwrap();
-        while !*open {
-            open = opened.wait(open).unwrap();
-        }
-    }
-
-    fn wait_until_reached(&self) {
-        while !self.reached.load(Ordering::SeqCst) {
-            thread::yield_now();
-        }
-    }
-
-    fn let_go(&self) {
-        *self.open.0.lock().unwrap() = true;
-        self.open.1.notify_all();
-    }
-}
-
-/// A provider whose close, and if asked its abort too, is stuck.
-struct StuckDatabase {
-    gate: Arc<DatabaseGate>,
-    close: Option<Stuck>,
-    abort: Option<Stuck>,
-}
-
-#[derive(Clone)]
-struct StuckHandle;
-
-impl DbManagedResource for StuckHandle {
-    fn provider(&self) -> &str {
-        "stuck"
-    }
-}
-
-impl DbResourceProvider for StuckDatabase {
-    type Handle = StuckHandle;
-
-    fn name(&self) -> &str {
-        "stuck"
-    }
-
-    fn admission(&self) -> Arc<DatabaseGate> {
-        Arc::clone(&self.gate)
-    }
-
-    fn acquire(&self, _: bool, _: Option<Instant>) -> Result<StuckHandle, JobError> {
-        Ok(StuckHandle)
-    }
-
-    fn begin(&self, _: &StuckHandle) -> Result<(), JobError> {
-        Ok(())
-    }
-
-    fn commit(&self, _: &StuckHandle) -> Result<(), JobError> {
-        Ok(())
-    }
-
-    fn await_visible(&self, _: &StuckHandle) -> Result<(), JobError> {
-        Ok(())
-    }
-
-    fn rollback(&self, _: &StuckHandle) -> Result<(), JobError> {
-        Ok(())
-    }
-
-    fn close(&self, _: &StuckHandle) -> Result<(), JobError> {
-        if let Some(stuck) = &self.close {
-            stuck.here();
-        }
-        Ok(())
-    }
-
-    fn abort(&self, _: &StuckHandle, _: Instant) -> Result<Abort, JobError> {
-        if let Some(stuck) = &self.abort {
-            stuck.here();
-        }
-        Ok(Abort::Severed)
-    }
-}
+use hooked_database::HookedDatabase;
+use stuck::Stuck;
 
 /// One dispatcher with something stuck in it.
 struct Scene {
@@ -158,10 +74,14 @@ impl Scene {
     }
 
     fn database(&mut self, close: bool, abort: bool, deaf: bool) {
-        let provider = Arc::new(StuckDatabase {
-            gate: Arc::new(CountingGate::database("stuck", 1).unwrap()),
-            close: close.then(|| self.stuck.clone()),
-            abort: abort.then(|| self.stuck.clone()),
+        let hook = |stuck: bool| -> Box<dyn Fn() + Send + Sync> {
+            let stuck = stuck.then(|| self.stuck.clone());
+            Box::new(move || stuck.iter().for_each(Stuck::here))
+        };
+        let provider = Arc::new(HookedDatabase {
+            on_close: hook(close),
+            on_abort: hook(abort),
+            ..HookedDatabase::default()
         });
         let deaf = deaf.then(|| self.stuck.clone());
         let (running, ran) = mpsc::channel();
@@ -487,45 +407,12 @@ fn a_closure_that_ignores_its_timeout_leaves_an_orphan_that_is_listed_until_it_e
 // case RES-16
 #[test]
 fn phase_two_is_not_stuck_behind_a_close_that_blocks_until_an_abort() {
-    struct ClosesAfterAbort {
-        gate: Arc<DatabaseGate>,
-        aborted: Stuck,
-    }
-    impl DbResourceProvider for ClosesAfterAbort {
-        type Handle = StuckHandle;
-        fn name(&self) -> &str {
-            "stuck"
-        }
-        fn admission(&self) -> Arc<DatabaseGate> {
-            Arc::clone(&self.gate)
-        }
-        fn acquire(&self, _: bool, _: Option<Instant>) -> Result<StuckHandle, JobError> {
-            Ok(StuckHandle)
-        }
-        fn begin(&self, _: &StuckHandle) -> Result<(), JobError> {
-            Ok(())
-        }
-        fn commit(&self, _: &StuckHandle) -> Result<(), JobError> {
-            Ok(())
-        }
-        fn await_visible(&self, _: &StuckHandle) -> Result<(), JobError> {
-            Ok(())
-        }
-        fn rollback(&self, _: &StuckHandle) -> Result<(), JobError> {
-            Ok(())
-        }
-        fn close(&self, _: &StuckHandle) -> Result<(), JobError> {
-            self.aborted.here();
-            Ok(())
-        }
-        fn abort(&self, _: &StuckHandle, _: Instant) -> Result<Abort, JobError> {
-            self.aborted.let_go();
-            Ok(Abort::Severed)
-        }
-    }
-    let provider = Arc::new(ClosesAfterAbort {
-        gate: Arc::new(CountingGate::database("stuck", 1).unwrap()),
-        aborted: Stuck::default(),
+    let aborted = Stuck::default();
+    let (closing, aborting) = (aborted.clone(), aborted);
+    let provider = Arc::new(HookedDatabase {
+        on_close: Box::new(move || closing.here()),
+        on_abort: Box::new(move || aborting.let_go()),
+        ..HookedDatabase::default()
     });
     let dispatcher = JobDispatcher::builder().build().unwrap();
     dispatcher.start().unwrap();

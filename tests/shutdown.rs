@@ -1,7 +1,6 @@
 //! The end of a dispatcher, on a clock that the test owns.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -10,34 +9,10 @@ use nucleo_runtime::{
     Workflow, doer_fn, job_fn,
 };
 
-/// Where stuck things are stuck, until the test lets them go.
-#[derive(Clone, Default)]
-struct Stuck {
-    open: Arc<(Mutex<bool>, Condvar)>,
-    reached: Arc<AtomicBool>,
-}
+#[path = "support/stuck.rs"]
+mod stuck;
 
-impl Stuck {
-    fn here(&self) {
-        self.reached.store(true, Ordering::SeqCst);
-        let (open, opened) = &*self.open;
-        let mut open = open.lock().unwrap();
-        while !*open {
-            open = opened.wait(open).unwrap();
-        }
-    }
-
-    fn wait_until_reached(&self) {
-        while !self.reached.load(Ordering::SeqCst) {
-            thread::yield_now();
-        }
-    }
-
-    fn let_go(&self) {
-        *self.open.0.lock().unwrap() = true;
-        self.open.1.notify_all();
-    }
-}
+use stuck::Stuck;
 
 /// One dispatcher with something stuck in it.
 struct Scene {
@@ -101,13 +76,13 @@ fn a_job_cannot_wait_for_its_own_end_but_begins_it() {
 #[test]
 fn dropping_the_last_dispatcher_ends_everything_without_waiting() {
     let scene = Scene::new(64);
-    let stuck = scene.stuck.clone();
+    let (running, runs) = mpsc::channel();
     let mut scene = scene;
     scene.leaf(move |context| {
-        stuck.reached.store(true, Ordering::SeqCst);
+        running.send(()).unwrap();
         context.sleep(Duration::from_secs(86_400))
     });
-    scene.until_running();
+    runs.recv().unwrap();
     let Scene {
         clock,
         dispatcher,

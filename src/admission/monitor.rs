@@ -139,6 +139,7 @@ impl Admission {
         let admission = self.clone();
         Threads::spawn(seat, "nucleo-admit", move || admission.evaluate())
             .map_err(|error| {
+                self.shared.state.lock().started = false;
                 JobError::system("admission", "the evaluator's thread did not start")
                     .with_source(error)
             })

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::asking::asking;
 use super::entry::Entry;
 use super::inner::{Inner, ResolvedModel};
 use super::orchestrator::OrchestratorContext;
@@ -42,7 +43,7 @@ pub(super) fn attempt(
 ) -> Outcome {
     let job = entry.job();
     let context = JobContext::new(Arc::clone(job));
-    let requirements = contain("job", || body.requirements())?;
+    let requirements = asking(inner, entry, || contain("job", || body.requirements()))??;
     let result = admitted(inner, entry, &context, &requirements, body, number);
     discard(requirements);
     result

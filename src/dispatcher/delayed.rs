@@ -2,21 +2,22 @@
 //!
 //! # Invariants
 //!
-//! 1. Whoever waits is answered: a submission that is dropped unmade answers that it was cancelled,
+//! 1. All that there is to ask of the job is asked when the submission is asked for, on the thread of
+//!    whoever does; a queue's thread makes it and calls nothing of a user's.
+//! 2. Whoever waits is answered: a submission that is dropped unmade answers that it was cancelled,
 //!    wherever it is dropped (an alarm taken back, an errand that nobody runs any more).
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::door::{self, Parent};
+use super::door::{self, Judged};
 use super::inner::Inner;
-use super::submission::{SubmissionTerms, Submit};
 use crate::admission::refuse_reentry;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
-use crate::job::{JobHandle, current};
+use crate::job::JobHandle;
+use crate::job::current::{self, Current};
 use crate::sync::Mutex;
-use crate::unwind::{contain, discard};
 
 /// A submission that has not been made yet.
 #[must_use = "dropping it lets the submission happen unseen"]
@@ -48,10 +49,10 @@ impl<T> DelayedHandle<T> {
     pub fn get(&self) -> Result<JobHandle<T>, JobError> {
         refuse_reentry("get")?;
         let caller = current::owner();
-        if let Some(caller) = caller.as_ref().filter(|caller| caller.job.is_holding()) {
+        if let Some(holder) = caller.as_ref().and_then(Current::holder) {
             return Err(JobError::deadlock(format!(
                 "{} holds resources and may not wait for a delayed submission",
-                caller.job.id()
+                holder.id()
             )));
         }
         let cell = caller
@@ -110,34 +111,27 @@ pub(super) trait DueSubmission: Send {
     fn refuse(self: Box<Self>, why: JobError);
 }
 
-struct Delayed<S: Submit<K>, K> {
-    /// As they were when it was asked for: the guard of whoever did is among them.
-    terms: Option<SubmissionTerms>,
+struct Delayed<T> {
     /// Until it is submitted.
-    job: Option<S>,
-    shared: Arc<Shared<S::Output>>,
+    judged: Option<Judged>,
+    shared: Arc<Shared<T>>,
 }
 
-impl<S: Submit<K>, K> Drop for Delayed<S, K> {
+impl<T> Drop for Delayed<T> {
     fn drop(&mut self) {
-        if let Some(job) = self.job.take() {
+        if let Some(judged) = self.judged.take() {
             self.shared
                 .answer(Err(JobError::cancelled("the dispatcher shut down")));
-            discard(job);
+            judged.discard();
         }
     }
 }
 
-/// What will submit `job`, and where its handle will be.
-pub(super) fn delayed<S, K>(
+/// What will make a submission, and where its handle will be.
+pub(super) fn delayed<T: Send + Sync + 'static>(
     clock: Arc<dyn Clock>,
-    parent: Parent,
-    job: S,
-) -> (Box<dyn DueSubmission>, DelayedHandle<S::Output>)
-where
-    S: Submit<K>,
-    K: 'static,
-{
+    judged: Judged,
+) -> (Box<dyn DueSubmission>, DelayedHandle<T>) {
     let shared = Arc::new(Shared {
         clock,
         answer: Mutex::new(None),
@@ -146,28 +140,26 @@ where
     let handle = DelayedHandle {
         shared: Arc::clone(&shared),
     };
-    let submission: Delayed<S, K> = Delayed {
-        terms: Some(SubmissionTerms::new(parent)),
-        job: Some(job),
+    let submission = Delayed {
+        judged: Some(judged),
         shared,
     };
     (Box::new(submission), handle)
 }
 
-impl<S: Submit<K>, K> DueSubmission for Delayed<S, K> {
+impl<T: Send + Sync + 'static> DueSubmission for Delayed<T> {
     fn submit(mut self: Box<Self>, inner: &Arc<Inner>) {
-        let Some(job) = self.job.take() else { return };
-        let Some(terms) = self.terms.take() else {
+        let Some(judged) = self.judged.take() else {
             return;
         };
-        // On a thread of the runtime, and a job that is refused is dropped in there.
-        let submitted = contain("job", || door::submit(inner, terms, move || job.prepare()))
-            .and_then(|submitted| submitted.map_err(JobError::from));
+        let submitted = door::submit_judged(inner, judged).map_err(JobError::from);
         self.shared.answer(submitted.map(JobHandle::new));
     }
 
     fn refuse(mut self: Box<Self>, why: JobError) {
         self.shared.answer(Err(why));
-        discard(self.job.take());
+        if let Some(judged) = self.judged.take() {
+            judged.discard();
+        }
     }
 }

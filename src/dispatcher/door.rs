@@ -2,25 +2,37 @@
 //!
 //! A refusal is a handle born failed: its `get` answers the refusal, `JobFailed` is told, and
 //! `WorkflowComplete` too for a root; `JobScheduled` never is.
+//!
+//! # Invariants
+//!
+//! 1. Everything of a user's is asked in [`judge`], on the submitter's thread, also for a submission
+//!    that is made later. [`enter`] asks nothing.
+//! 2. A submission has authors: whoever began it, whoever makes it. All of them are judged.
 
-use std::collections::HashSet;
+mod walls;
+
 use std::sync::{Arc, Weak};
 
+use super::body::Body;
 use super::entry::Entry;
 use super::inner::Inner;
 use super::settle;
-use super::submission::{Prepared, SubmissionTerms};
+use super::submission::{Authors, Prepared, SubmissionTerms};
 use crate::admission::refuse_reentry;
 use crate::error::JobError;
 use crate::events::{Event, EventKind, JobScheduled, LifecycleEvent};
 use crate::guard::{Protection, ScopeGuard};
+use crate::job::behalf::{self, Behalf};
 use crate::job::core::{JobCore, NewJob, Supervisor, Terms};
-use crate::job::current::{self, Current};
+use crate::job::current;
 use crate::job::description::Description;
 use crate::job::identity::{JobIds, simple_name};
 use crate::job::snapshot::JobProfile;
 use crate::job::{JobContext, JobHandle, JobRequirements, JobType, Metadata, Workflow};
-use crate::unwind::{contain_result, discard};
+use crate::unwind::discard;
+use walls::{Asks, compose_guard, judge_authority, refuse_cycle};
+
+pub(super) use walls::judge_terms;
 
 /// Under what a job is submitted: a workflow, which makes it a root job, or a running orchestrator.
 #[derive(Clone)]
@@ -35,6 +47,10 @@ enum Kind {
 }
 
 impl Parent {
+    fn is_workflow(&self) -> bool {
+        matches!(self.kind, Kind::Workflow(_))
+    }
+
     pub(super) fn job(job: &Arc<JobCore>) -> Self {
         Self {
             kind: Kind::Job(Arc::clone(job)),
@@ -116,9 +132,32 @@ pub(super) fn submit(
     prepare: impl FnOnce() -> Prepared,
 ) -> Result<Arc<JobCore>, SubmitError> {
     refuse_reentry("submit").map_err(|_| SubmitError::InsideAccount)?;
+    inner.accepts(terms.parent.is_workflow())?;
     let caller = current::owner();
-    inner.accepts(matches!(terms.parent.kind, Kind::Workflow(_)))?;
-    take(inner, terms, caller.as_ref(), prepare(), judge_authority).map(|taken| taken.job)
+    let judged = judge(terms, prepare(), |terms, authors| {
+        judge_authority(terms, authors, caller.as_ref())
+    });
+    enter(inner, judged).map(|taken| taken.job)
+}
+
+/// Judges a submission that is made later, by nobody in particular: all that there is to ask of a
+/// user's is asked here.
+pub(super) fn judge_for_later(terms: SubmissionTerms, prepared: Prepared) -> Judged {
+    judge(terms, prepared, |terms, authors| {
+        judge_authority(terms, authors, None)
+    })
+}
+
+/// Makes a submission whose time has come.
+pub(super) fn submit_judged(
+    inner: &Arc<Inner>,
+    judged: Judged,
+) -> Result<Arc<JobCore>, SubmitError> {
+    if let Err(refusal) = inner.accepts(judged.terms.parent.is_workflow()) {
+        judged.discard();
+        return Err(refusal);
+    }
+    enter(inner, judged).map(|taken| taken.job)
 }
 
 /// Takes the job of a guard: the runtime submits it for the job that it gates, which need not be an
@@ -129,8 +168,7 @@ pub(super) fn submit_guard(
     prepared: Prepared,
 ) -> Result<Taken, SubmitError> {
     inner.accepts(false)?;
-    let caller = current::owner();
-    take(inner, terms, caller.as_ref(), prepared, |_, _| Ok(()))
+    enter(inner, judge(terms, prepared, |_, _| Ok(())))
 }
 
 /// A job that was taken, and why it was born failed if it was.
@@ -139,71 +177,158 @@ pub(super) struct Taken {
     pub(super) refusal: Option<JobError>,
 }
 
-fn take(
-    inner: &Arc<Inner>,
+/// A submission that has been judged. Nothing of a user's is asked any more.
+pub(super) struct Judged {
     terms: SubmissionTerms,
-    caller: Option<&Current>,
+    description: Description,
+    agreed: Terms,
+    caller_type: Option<&'static str>,
+    summary: String,
+    run_at_once: bool,
+    verdict: Result<Accepted, JobError>,
+}
+
+/// What of an accepted job its entry keeps.
+struct Accepted {
+    body: Box<dyn Body>,
+    protection: Protection,
+    behalf: Option<Arc<Behalf>>,
+}
+
+impl Accepted {
+    /// Lets go of what is a user's, for whoever handed it over.
+    fn discard(self) {
+        let Self {
+            body,
+            protection,
+            behalf,
+        } = self;
+        behalf::acting(behalf.as_ref(), || {
+            discard(body);
+            drop(protection);
+        });
+    }
+}
+
+impl Judged {
+    /// Ends a submission that is not made.
+    pub(super) fn discard(self) {
+        if let Ok(accepted) = self.verdict {
+            accepted.discard();
+        }
+    }
+}
+
+/// Asks whatever the walls ask, on the submitter's thread.
+fn judge(
+    mut terms: SubmissionTerms,
     prepared: Prepared,
-    judge_authority: impl FnOnce(&Parent, Option<&Current>) -> Result<(), JobError>,
-) -> Result<Taken, SubmitError> {
+    judge_authority: impl FnOnce(&SubmissionTerms, &Authors) -> Result<(), JobError>,
+) -> Judged {
     let Prepared {
         orchestrator,
         description,
         requirements,
         body,
     } = prepared;
+    let authors = Authors::here();
 
-    let unknown = |error: &JobError| (Some(error.clone()), unnamed());
-    let (description_failed, description) = match description {
+    let (description_failed, mut description) = match description {
         Ok(description) => (None, description),
-        Err(error) => unknown(&error),
+        Err(error) => (Some(error), unnamed()),
     };
     let (requirements_failed, (requirements, summary)) = match requirements {
         Ok(requirements) => (None, requirements),
         Err(error) => (Some(error), (JobRequirements::none(), String::new())),
     };
-
-    let mut description = description;
     let protection = std::mem::take(&mut description.protection);
-    let caller_type = caller
-        .map(|caller| caller.job.profile().type_path)
-        .or(terms.begun_by);
-    let (out_of_scope, guard) = match compose_guard(&terms, caller, &protection) {
+    let caller_type = authors
+        .each()
+        .next_back()
+        .or_else(|| terms.begun_by.each().next_back())
+        .map(|author| author.profile.type_path);
+    let (out_of_scope, guard) = match compose_guard(&terms, &authors, &protection) {
         Ok(guard) => (None, guard),
         Err(error) => (Some(error), ScopeGuard::default()),
     };
-    let job = new_job(
-        inner,
-        &terms,
-        caller_type,
-        Terms {
-            orchestrator,
-            timeout: description.timeout,
-            upstream_retries: description.upstream_retries,
-            tolerates_dependency_failures: requirements.tolerates_dependency_failures,
-            guard,
-        },
-        description,
-    );
-    refuse_cycle(&job, &terms.parent)?;
+    discard(std::mem::take(&mut terms.bound_to));
     let refusal = description_failed
         .or(requirements_failed)
-        .or_else(|| judge_authority(&terms.parent, caller).err())
+        .or_else(|| judge_authority(&terms, &authors).err())
         .or(out_of_scope)
-        .or_else(|| judge_terms(&job, &requirements, || summary.clone()).err());
-    if let Some(refusal) = refusal {
-        discard(body);
-        discard(requirements);
-        drop(protection);
-        settle::born_failed(inner, &job, refusal.clone());
-        return Ok(Taken {
-            job,
-            refusal: Some(refusal),
+        .or_else(|| {
+            let asks = Asks {
+                who: simple_name(description.type_path),
+                orchestrator,
+                timeout: description.timeout,
+            };
+            asks.judge(&requirements, || summary.clone()).err()
         });
-    }
-
+    let agreed = Terms {
+        orchestrator,
+        timeout: description.timeout,
+        upstream_retries: description.upstream_retries,
+        tolerates_dependency_failures: requirements.tolerates_dependency_failures,
+        guard,
+    };
     let run_at_once = requirements.run_at_once;
     discard(requirements);
+    let accepted = Accepted {
+        body,
+        protection,
+        behalf: authors.each().next().cloned(),
+    };
+    let verdict = match refusal {
+        None => Ok(accepted),
+        Some(refusal) => {
+            accepted.discard();
+            Err(refusal)
+        }
+    };
+    Judged {
+        terms,
+        description,
+        agreed,
+        caller_type,
+        summary,
+        run_at_once,
+        verdict,
+    }
+}
+
+/// Makes the job of a submission, announces it and routes it.
+fn enter(inner: &Arc<Inner>, judged: Judged) -> Result<Taken, SubmitError> {
+    let Judged {
+        terms,
+        description,
+        agreed,
+        caller_type,
+        summary,
+        run_at_once,
+        verdict,
+    } = judged;
+    let job = new_job(inner, &terms, caller_type, agreed, description);
+    let cycle = refuse_cycle(&job, &terms.parent);
+    let accepted = match (cycle, verdict) {
+        (Ok(()), Ok(accepted)) => accepted,
+        (Ok(()), Err(refusal)) => {
+            settle::born_failed(inner, &job, refusal.clone());
+            return Ok(Taken {
+                job,
+                refusal: Some(refusal),
+            });
+        }
+        (Err(cycle), verdict) => {
+            if let Ok(accepted) = verdict {
+                accepted.discard();
+            }
+            return Err(cycle);
+        }
+    };
+
+    let Accepted {
+        body, protection, ..
+    } = accepted;
     let entry = Entry::new(Arc::clone(&job), body, run_at_once, protection, caller_type);
     job.schedule();
     let at = inner.clock().wall();
@@ -222,34 +347,6 @@ fn take(
     );
     await_dependencies(inner, &entry);
     Ok(Taken { job, refusal: None })
-}
-
-/// DOOR-3: the child's scope and what its input names must lie within what its callers are bound to:
-/// the job whose thread this is, the one that began the submission, and the parent. Answers what the
-/// child is bound to from here on.
-fn compose_guard(
-    terms: &SubmissionTerms,
-    caller: Option<&Current>,
-    protection: &Protection,
-) -> Result<ScopeGuard, JobError> {
-    // All of it asks the user's scopes.
-    contain_result("scope", || {
-        let mut under = terms.begun_under.clone();
-        if let Some(caller) = caller {
-            under = under.merge(&caller.job.terms().guard);
-        }
-        if let Kind::Job(parent) = &terms.parent.kind {
-            under = under.merge(&parent.terms().guard);
-        }
-        let own = || protection.scope.iter().chain(&terms.bound_to);
-        for scope in own() {
-            under.judge(scope)?;
-        }
-        if let Some(claim) = protection.input.as_ref().and_then(|input| input.claim()) {
-            under.judge(&claim)?;
-        }
-        Ok(under.with(own().cloned()))
-    })
 }
 
 /// Routes the job now, or has the last of its dependencies do it.
@@ -336,135 +433,4 @@ fn new_job(
         bus: inner.bus().clone(),
         supervisor,
     })
-}
-
-/// DOOR-1: from inside a job only an orchestrator submits.
-pub(super) fn judge_caller(caller: Option<&Current>) -> Result<(), JobError> {
-    if let Some(caller) = caller
-        && !caller.job.terms().orchestrator
-    {
-        return Err(JobError::system(
-            "dispatcher",
-            format!(
-                "Only orchestrators may submit from inside a job; {} ({}) is a leaf: coordinate \
-                 through a doer or a thinker",
-                caller.job.id(),
-                caller.job.profile().type_path
-            ),
-        ));
-    }
-    Ok(())
-}
-
-/// DOOR-1 and DOOR-2: who submits, and under whom.
-fn judge_authority(parent: &Parent, caller: Option<&Current>) -> Result<(), JobError> {
-    judge_caller(caller)?;
-    let Kind::Job(parent) = &parent.kind else {
-        return Ok(());
-    };
-    let Some(caller) = caller else {
-        return Err(JobError::system(
-            "dispatcher",
-            format!(
-                "a thread outside any job may only create new roots; {} is a job: submit under a \
-                 workflow",
-                parent.id()
-            ),
-        ));
-    };
-    if !Arc::ptr_eq(&caller.job, parent) || !caller.own_thread {
-        return Err(JobError::system(
-            "dispatcher",
-            format!(
-                "only {} itself may submit children of its own; this submission runs on the thread \
-                 of {}",
-                parent.id(),
-                caller.job.id()
-            ),
-        ));
-    }
-    if parent.is_settled() || parent.state().is_terminal() && !parent.is_cancelled() {
-        return Err(JobError::system(
-            "dispatcher",
-            format!("{} has ended and has no more children", parent.id()),
-        ));
-    }
-    Ok(())
-}
-
-/// DOOR-4, and what cannot work in the requirements themselves.
-pub(super) fn judge_terms(
-    job: &JobCore,
-    requirements: &JobRequirements,
-    summary: impl FnOnce() -> String,
-) -> Result<(), JobError> {
-    if requirements.declares_resources() && job.terms().orchestrator {
-        return Err(JobError::system(
-            "dispatcher",
-            format!(
-                "{} may submit jobs and wait for them, so it holds nothing; it asks for {}",
-                job.id(),
-                summary()
-            ),
-        ));
-    }
-    if requirements.declares_resources() && job.terms().timeout.is_none() {
-        return Err(JobError::system(
-            "dispatcher",
-            format!(
-                "{} declares resources ({}) and no timeout: every permit has to come back in \
-                 finite time, so give it one",
-                job.id(),
-                summary()
-            ),
-        ));
-    }
-    requirements.validate()
-}
-
-/// DOOR-5: nobody may wait for a job that waits for it. An ancestor waits for its children.
-///
-/// Looks from the ancestors at who waits for them, which is hardly ever anybody, not from the
-/// dependencies at everything that they wait for, which may be a long chain.
-fn refuse_cycle(job: &Arc<JobCore>, parent: &Parent) -> Result<(), SubmitError> {
-    let dependencies = job.dependencies();
-    if dependencies.is_empty() {
-        return Ok(());
-    }
-    // Who waits for an ancestor, each with the place of the one that it waits for.
-    let mut waiting: Vec<(Arc<JobCore>, Option<usize>)> = Vec::new();
-    let mut next = match &parent.kind {
-        Kind::Workflow(_) => None,
-        Kind::Job(parent) => Some(Arc::clone(parent)),
-    };
-    while let Some(ancestor) = next {
-        next = ancestor.parent();
-        if !ancestor.is_settled() {
-            waiting.push((ancestor, None));
-        }
-    }
-    let mut seen: HashSet<_> = waiting.iter().map(|(job, _)| Arc::as_ptr(job)).collect();
-    let mut at = 0;
-    while let Some((here, _)) = waiting.get(at) {
-        if dependencies
-            .iter()
-            .any(|dependency| Arc::ptr_eq(dependency, here))
-        {
-            let mut path = vec![job.id().to_owned()];
-            let mut step = Some(at);
-            while let Some((on_the_way, waits_for)) = step.and_then(|step| waiting.get(step)) {
-                path.push(on_the_way.id().to_owned());
-                step = *waits_for;
-            }
-            path.push(job.id().to_owned());
-            return Err(SubmitError::Cycle { path });
-        }
-        for dependent in here.dependents() {
-            if seen.insert(Arc::as_ptr(&dependent)) {
-                waiting.push((dependent, Some(at)));
-            }
-        }
-        at += 1;
-    }
-    Ok(())
 }

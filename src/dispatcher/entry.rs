@@ -6,6 +6,7 @@ use super::body::Body;
 use super::routing::Place;
 use crate::guard::Protection;
 use crate::job::JobType;
+use crate::job::behalf;
 use crate::job::core::{JobCore, Outcome};
 use crate::job::resources::ResourceSet;
 use crate::sync::Mutex;
@@ -26,6 +27,8 @@ pub(super) struct Entry {
     attempt: Mutex<Option<Arc<ResourceSet>>>,
     /// What the job ends with, once its own work is done.
     pending: Mutex<Option<Outcome>>,
+    /// A user's code is asked something before anything is granted.
+    asking: AtomicBool,
     abandoned: AtomicBool,
     thread_ended: AtomicBool,
 }
@@ -47,6 +50,7 @@ impl Entry {
             place: Mutex::new(None),
             attempt: Mutex::new(None),
             pending: Mutex::new(None),
+            asking: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             thread_ended: AtomicBool::new(false),
         })
@@ -102,6 +106,14 @@ impl Entry {
         drop(before);
     }
 
+    pub(super) fn set_asking(&self, asking: bool) {
+        self.asking.store(asking, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking.load(Ordering::SeqCst)
+    }
+
     pub(super) fn set_pending(&self, outcome: Outcome) {
         *self.pending.lock() = Some(outcome);
     }
@@ -134,12 +146,15 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // Whoever has the last reference, these are the user's, and their destructors may panic.
-        if let Some(body) = self.body.get_mut().take() {
+        // Whoever has the last reference, these are the user's, and their destructors may panic. What
+        // they do is the job's.
+        let body = self.body.get_mut().take();
+        let pending = self.pending.get_mut().take();
+        let protection = std::mem::take(&mut self.protection);
+        behalf::acting(Some(self.job.behalf()), || {
             discard(body);
-        }
-        if let Some(pending) = self.pending.get_mut().take() {
             discard(pending);
-        }
+            drop(protection);
+        });
     }
 }

@@ -14,6 +14,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::asking::asking;
 use super::body::Body;
 use super::door::{self, Parent, SubmitError, Taken};
 use super::entry::Entry;
@@ -24,6 +25,7 @@ use super::submission::{Prepared, SubmissionTerms, summarized};
 use crate::error::JobError;
 use crate::guard::{
     AdmissionRequest, Attached, Content, Gate, GuardPhase, Guards, Protection, Subject,
+    ValidationGuards,
 };
 use crate::job::core::{JobCore, Outcome};
 use crate::job::description::Description;
@@ -49,7 +51,10 @@ pub(super) fn judge_input(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<(), 
         return Ok(());
     }
     let content = match &protection.input {
-        Some(input) => Some(contain("input", || Content::input(Arc::clone(input)))?),
+        Some(input) => {
+            let ask = || contain("input", || Content::input(Arc::clone(input)));
+            Some(asking(inner, entry, ask)??)
+        }
         None => None,
     };
     let round = Round {
@@ -65,6 +70,16 @@ pub(super) fn judge_input(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<(), 
 /// Whether an output has to be judged before it is delivered.
 pub(super) fn judges_output(entry: &Entry) -> bool {
     entry.protection().guards.has(&OUTPUT_SIDE)
+}
+
+/// Whether a job is a guard that judges an output. Only the runtime notes that.
+pub(super) fn judges_an_output(job: &JobCore) -> bool {
+    let phase = GuardPhase::ContentOutput.to_string();
+    job.snapshot()
+        .metadata()
+        .get(Metadata::GATES_PHASE)
+        .and_then(MetadataValue::as_text)
+        == Some(&*phase)
 }
 
 /// What the job delivers: its output when every guard lets it pass until `deadline`.
@@ -108,6 +123,31 @@ fn judge_value(
     round.judge(&entry.protection().guards, &OUTPUT_SIDE)
 }
 
+/// Judges an answer that an orchestrator is about to give.
+pub(super) fn validate(
+    inner: &Arc<Inner>,
+    job: &JobCore,
+    guards: &ValidationGuards,
+    answer: Arc<dyn Any + Send + Sync>,
+    text: Option<String>,
+) -> Result<(), JobError> {
+    let Some(entry) = inner.entry(job.id()) else {
+        return Err(JobError::illegal_state(format!(
+            "{} has ended and has no more answers judged",
+            job.id()
+        )));
+    };
+    job.note(Metadata::GUARDS_VALIDATION, 0);
+    let round = Round {
+        inner,
+        entry: &entry,
+        subject: subject(&entry, Some(Content::answer(answer, text))),
+        counted: Metadata::GUARDS_VALIDATION,
+        deadline: None,
+    };
+    round.judge(guards.all(), &[GuardPhase::Validation])
+}
+
 fn subject(entry: &Entry, content: Option<Content>) -> Subject {
     let profile = entry.job().profile();
     Subject {
@@ -146,11 +186,13 @@ impl Round<'_> {
     /// Runs one guard as a job of its own and waits for its verdict.
     fn run(&self, attached: &Attached) -> Result<(), JobError> {
         let gated = self.entry.job();
-        let submitted = door::submit_guard(
-            self.inner,
-            self.terms(attached),
-            prepare(attached, &self.subject, gated.snapshot()),
-        );
+        let prepare = || prepare(attached, &self.subject, gated.snapshot());
+        let prepared = match self.deadline {
+            // The hooks' budget covers it.
+            Some(_) => prepare(),
+            None => asking(self.inner, self.entry, prepare)?,
+        };
+        let submitted = door::submit_guard(self.inner, self.terms(attached), prepared);
         let verdict = match submitted {
             Ok(Taken {
                 refusal: Some(refusal),
@@ -194,7 +236,8 @@ impl Round<'_> {
     fn wait(&self, guard: Arc<JobCore>) -> Result<(), JobError> {
         let handle = JobHandle::<()>::new(guard);
         let waited = match self.deadline {
-            Some(deadline) => handle.get_deadline(deadline),
+            // The work is over: whoever says stop says it too late, and the verdict decides (ST-3).
+            Some(deadline) => handle.get_regardless(deadline),
             None => handle.get().map(Some),
         };
         if !handle.is_settled() {
@@ -280,7 +323,7 @@ impl Body for GuardBody {
         let verdict = contain_result("guard", || self.attached.judge.judge(&self.subject, &gate))
             .and_then(|()| context.check_cancellation());
         let said = if verdict.is_ok() { "PASS" } else { "FAIL" };
-        context.note(Metadata::GUARD_VERDICT, said);
+        context.core().note(Metadata::GUARD_VERDICT, said);
         verdict.map(|()| Arc::new(()) as Arc<dyn Any + Send + Sync>)
     }
 

@@ -24,7 +24,7 @@ use crate::db::DbResourceProviders;
 use crate::error::JobError;
 use crate::events::MessageBus;
 use crate::job::JobSnapshot;
-use crate::job::core::{JobCore, Supervisor};
+use crate::job::core::{Decision, JobCore, Supervisor};
 use crate::job::resources::{ModelAccess, ResourceSet};
 use crate::llm::{CallOptions, LlmClient, ModelClient};
 use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
@@ -80,6 +80,8 @@ pub(crate) struct Inner {
     stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
     own_seats: Mutex<Vec<Seat>>,
     phase: Mutex<Phase>,
+    /// Held through a start.
+    starting: Mutex<()>,
     jobs: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
     /// Jobs that were taken and whose handles have not answered.
     unsettled: AtomicUsize,
@@ -143,6 +145,7 @@ impl Inner {
             stoppables: Mutex::default(),
             own_seats: Mutex::new(parts.own_seats),
             phase: Mutex::new(Phase::Built),
+            starting: Mutex::new(()),
             jobs: Mutex::default(),
             unsettled: AtomicUsize::new(0),
             job_settled: WaitCell::new(),
@@ -227,6 +230,10 @@ impl Inner {
 
     pub(super) fn phase(&self) -> Phase {
         *self.phase.lock()
+    }
+
+    pub(super) fn starting(&self) -> &Mutex<()> {
+        &self.starting
     }
 
     /// A seat that was kept for one of the runtime's own threads.
@@ -532,8 +539,9 @@ impl Supervisor for Inner {
             return true;
         }
         entry.job().signal_cancellation(reason, reason);
+        let in_time = entry.job().decision() != Decision::Finishing;
         entry.job().fire_cancellation();
-        true
+        in_time
     }
 
     fn dependencies_settled(&self, job: &JobCore) {

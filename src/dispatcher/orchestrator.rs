@@ -1,14 +1,17 @@
 //! Orchestrators: jobs that hold nothing and may submit (`AG-2`, `ORD-1`).
 
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use super::door::{Parent, SubmitError};
+use super::guarding;
 use super::inner::Inner;
 use super::submission::{Submission, Submit};
 use crate::error::JobError;
+use crate::guard::{ValidationGuards, built_in_text};
 use crate::job::description::{descriptive_methods, forward_descriptive_methods};
 use crate::job::{JobContext, JobHandle};
 
@@ -178,6 +181,50 @@ impl OrchestratorContext {
             Parent::job(self.context.core()),
             job,
         )
+    }
+
+    /// Has an answer judged while it can still be corrected: each guard as a job of its own, a child
+    /// of this one, in order, until the first that does not pass. How many judged is noted on this
+    /// job under [`Metadata::GUARDS_VALIDATION`](crate::Metadata::GUARDS_VALIDATION), anew at each
+    /// call.
+    ///
+    /// `text` is what guards that judge texts read; without one they read the answer itself where it
+    /// is a text, and refuse it else.
+    ///
+    /// # Errors
+    /// The refusal, of kind [`Guardrail`](crate::ErrorKind::Guardrail): give it to whoever answered and
+    /// have the next answer judged. Whatever else a guard fails with (a panic, its timeout, being out
+    /// of scope) is no refusal, and no answer was judged: let it out of `execute` as it is.
+    ///
+    /// ```
+    /// # use nucleo_runtime::guard::ValidationGuards;
+    /// # use nucleo_runtime::{ErrorKind, JobError, OrchestratorContext};
+    /// # use std::sync::Arc;
+    /// # fn ask(_: Option<JobError>) -> Result<String, JobError> { Ok(String::new()) }
+    /// fn answer(context: &OrchestratorContext, guards: &ValidationGuards) -> Result<String, JobError> {
+    ///     let mut correction = None;
+    ///     for _ in 0..3 {
+    ///         let answer = Arc::new(ask(correction.take())?);
+    ///         match context.validate(guards, &answer, None) {
+    ///             Ok(()) => return Ok((*answer).clone()),
+    ///             Err(refusal) if matches!(refusal.kind(), ErrorKind::Guardrail { .. }) => {
+    ///                 correction = Some(refusal);
+    ///             }
+    ///             Err(broken) => return Err(broken),
+    ///         }
+    ///     }
+    ///     Err(JobError::uncorrectable("no answer passed"))
+    /// }
+    /// ```
+    pub fn validate<T: Send + Sync + 'static>(
+        &self,
+        guards: &ValidationGuards,
+        answer: &Arc<T>,
+        text: Option<String>,
+    ) -> Result<(), JobError> {
+        let text = text.or_else(|| built_in_text(&**answer));
+        let answer: Arc<dyn Any + Send + Sync> = Arc::clone(answer) as _;
+        guarding::validate(&self.inner, self.context.core(), guards, answer, text)
     }
 
     /// Claims the next step: the ordinal that the children of this step carry under `iteration`.

@@ -18,6 +18,7 @@ use crate::events::{
     DependencyFailure, Event, EventKind, JobCancelled, JobCompleted, JobFailed, JobTimedOut,
     LifecycleEvent, ModelCall, TerminalInfo, WorkflowComplete,
 };
+use crate::job::behalf;
 use crate::job::core::{Decision, JobCore, Outcome};
 use crate::job::{JobContext, JobState};
 use crate::unwind::{contain, discard};
@@ -144,7 +145,7 @@ pub(super) fn refuse_queued(inner: &Arc<Inner>, entry: &Arc<Entry>, refusal: Job
         return false;
     };
     inner.router().remove(entry);
-    discard(body);
+    discard_unrun(entry, body);
     settle(inner, entry, Err(refusal));
     true
 }
@@ -165,6 +166,11 @@ pub(super) fn cancel_queued(
     was_queued
 }
 
+/// Drops a job that never ran, on whatever thread found that out: for itself.
+fn discard_unrun(entry: &Entry, body: Box<dyn Body>) {
+    behalf::acting(Some(entry.job().behalf()), || discard(body));
+}
+
 /// Takes a job that has no thread out of the queues and tells it to stop; `None` when it has been
 /// started.
 fn stop_queued(inner: &Inner, entry: &Arc<Entry>, reason: &str, message: &str) -> Option<Outcome> {
@@ -172,7 +178,7 @@ fn stop_queued(inner: &Inner, entry: &Arc<Entry>, reason: &str, message: &str) -
     inner.router().remove(entry);
     entry.job().signal_cancellation(reason, message);
     entry.job().fire_cancellation();
-    discard(body);
+    discard_unrun(entry, body);
     Some(Err(interrupted(entry.job(), None)))
 }
 

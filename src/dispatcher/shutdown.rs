@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::entry::Entry;
+use super::guarding;
 use super::inner::{Alarm, Inner, Phase};
 use super::settle;
 use super::stoppable;
 use super::timeout;
 use crate::error::JobError;
 use crate::events::{Event, SchedulerEvent, SchedulerStopped, SchedulerStopping};
-use crate::job::core::{JobCore, WaitingFor};
+use crate::job::core::{Decision, JobCore, WaitingFor};
 use crate::job::current;
 use crate::threads::{self, Threads};
 
@@ -206,7 +207,7 @@ fn stop_from_outside(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     inner.closers().run(move || job.fire_cancellation());
 }
 
-/// Tells the jobs that `chosen` picks to stop, and answers how many were found. All are told before
+/// Tells the jobs that `chosen` picks to stop, and answers for how many it came in time. All are told before
 /// any callback runs.
 pub(super) fn cancel_where(
     inner: &Arc<Inner>,
@@ -217,17 +218,33 @@ pub(super) fn cancel_where(
     let entries: Vec<_> = inner
         .entries()
         .into_iter()
-        .filter(|entry| chosen(entry.job()))
+        .filter(|entry| chosen(entry.job()) && !judges_one_of_them(entry.job(), &chosen))
         .collect();
+    let mut told = 0;
     for entry in &entries {
         entry.job().signal_cancellation(reason, message);
+        // Of one whose work is over it decides nothing any more.
+        told += usize::from(entry.job().decision() != Decision::Finishing);
     }
     for entry in &entries {
         if !settle::cancel_queued(inner, entry, reason, message) {
             entry.job().fire_cancellation();
         }
     }
-    entries.len()
+    told
+}
+
+/// Whether this is a guard of the output of a job that is chosen too, or works for one. That job's
+/// work is over, so what tells it to stop comes too late, and the verdict is to come (ST-3).
+fn judges_one_of_them(job: &Arc<JobCore>, chosen: &impl Fn(&Arc<JobCore>) -> bool) -> bool {
+    let mut next = Some(Arc::clone(job));
+    while let Some(at) = next {
+        next = at.parent();
+        if guarding::judges_an_output(&at) {
+            return next.is_some_and(|gated| chosen(&gated));
+        }
+    }
+    false
 }
 
 fn release_reserves(inner: &Inner) {

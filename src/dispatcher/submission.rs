@@ -9,10 +9,12 @@ use super::door::{self, Parent, SubmitError};
 use super::inner::Inner;
 use super::orchestrator::Doer;
 use crate::error::JobError;
-use crate::guard::{Protection, Scope, ScopeGuard};
+use crate::guard::{Protection, Scope};
+use crate::job::behalf::{self, Behalf};
 use crate::job::core::JobCore;
+use crate::job::current::{self, Current};
 use crate::job::description::Description;
-use crate::job::{Job, JobHandle, JobRequirements, Metadata, MetadataValue, current};
+use crate::job::{Job, JobHandle, JobRequirements, Metadata, MetadataValue};
 use crate::unwind::contain;
 
 /// Marks a [`Job`].
@@ -129,25 +131,58 @@ pub(super) struct SubmissionTerms {
     pub(super) in_step: bool,
     /// What the submission binds its job to, besides what the job says.
     pub(super) bound_to: Vec<Arc<dyn Scope>>,
-    /// What the thread was bound to that began the submission, and the type of the job that it ran:
-    /// whoever makes it, now or later, it is that job's (SCP-3).
-    pub(super) begun_under: ScopeGuard,
-    pub(super) begun_by: Option<&'static str>,
+    /// Whose submission it is: whoever makes it, now or later, it is that of who began it (SCP-3).
+    pub(super) begun_by: Authors,
+}
+
+/// Who answers for a submission: whose code it is, and then the jobs that its thread works for.
+/// Nobody outside of any job.
+#[derive(Clone, Debug)]
+pub(super) struct Authors(Vec<Arc<Behalf>>);
+
+impl Authors {
+    /// Those of the code that the calling thread is in.
+    pub(super) fn here() -> Self {
+        let mut authors: Vec<_> = behalf::here().into_iter().collect();
+        for current in current::owner().iter().flat_map(Current::all) {
+            let behalf = current.job.behalf();
+            if !authors.iter().any(|known| Arc::ptr_eq(known, behalf)) {
+                authors.push(Arc::clone(behalf));
+            }
+        }
+        Self(authors)
+    }
+
+    /// Each of them, the one whose code it is first.
+    pub(super) fn each(&self) -> impl DoubleEndedIterator<Item = &Arc<Behalf>> {
+        self.0.iter()
+    }
+
+    /// DOOR-1: what comes from inside a job is an orchestrator's.
+    pub(super) fn judge(&self) -> Result<(), JobError> {
+        match self.each().find(|author| !author.orchestrator) {
+            None => Ok(()),
+            Some(leaf) => Err(JobError::system(
+                "dispatcher",
+                format!(
+                    "Only orchestrators may submit from inside a job; {} ({}) is a leaf: \
+                     coordinate through a doer or a thinker",
+                    leaf.profile.ids.job, leaf.profile.type_path
+                ),
+            )),
+        }
+    }
 }
 
 impl SubmissionTerms {
     pub(super) fn new(parent: Parent) -> Self {
-        let caller = current::owner();
         Self {
             parent,
             dependencies: Vec::new(),
             metadata: Metadata::new(),
             in_step: false,
             bound_to: Vec::new(),
-            begun_by: caller.as_ref().map(|by| by.job.profile().type_path),
-            begun_under: caller.map_or_else(ScopeGuard::default, |caller| {
-                caller.job.terms().guard.clone()
-            }),
+            begun_by: Authors::here(),
         }
     }
 }
@@ -177,7 +212,8 @@ impl<S: Submit<K>, K> Submission<S, K> {
         self
     }
 
-    /// Notes a fact on the job before it is announced.
+    /// Notes a fact on the job before it is announced. A key that begins with
+    /// [`Metadata::RESERVED`] is the runtime's: the job is refused.
     pub fn metadata(mut self, key: impl Into<String>, value: impl Into<MetadataValue>) -> Self {
         self.terms.metadata.insert(key, value);
         self

@@ -14,6 +14,7 @@ use super::entry::Entry;
 use super::inner::{Alarm, Inner};
 use super::{settle, starvation};
 use crate::error::JobError;
+use crate::job::behalf;
 use crate::job::core::Decision;
 
 /// The shortest and the longest grace (TO-3).
@@ -81,7 +82,8 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let taken = inner.closers().try_run(move || {
         closing.job().fire_timeout();
         if let Some(attempt) = closing.attempt()
-            && let Err(error) = attempt.close_handles()
+            && let Err(error) =
+                behalf::acting(Some(closing.job().behalf()), || attempt.close_handles())
         {
             log::warn!("{}: {error}", closing.job().id());
         }
@@ -99,7 +101,7 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
 
 /// TO-4: what the job holds is severed, and it is settled without its thread.
 fn phase_two(inner: &Arc<Inner>, entry: &Arc<Entry>) {
-    if entry.attempt().is_some() {
+    if entry.attempt().is_some() || entry.is_asking() {
         abandon(inner, entry);
     }
 }
@@ -124,7 +126,7 @@ pub(super) fn abandon(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let patience = inner.arm_in(ABORT_PATIENCE, Alarm::Abort(Arc::clone(entry)));
     let (ending, entry) = (Arc::clone(inner), Arc::clone(entry));
     inner.aborters().run(move || {
-        attempt.force_close(deadline);
+        behalf::acting(Some(entry.job().behalf()), || attempt.force_close(deadline));
         if let Some(patience) = patience {
             ending.disarm(patience);
         }

@@ -26,6 +26,7 @@ use super::observer::Observer;
 use super::roster::{BusPhase, Identity, Lanes, Refusal, Roster};
 use super::subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::clock::Clock;
+use crate::job::behalf;
 use crate::job::snapshot::JobProfile;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{RwLock, thread};
@@ -185,7 +186,8 @@ impl MessageBus {
     }
 
     /// Has `observer` hear of every event that `filter` lets through, on a thread of its own,
-    /// until the subscription ends.
+    /// until the subscription ends. It runs there for the job that subscribes it: what it submits is
+    /// bound to what that job is bound to, and that of a leaf is refused.
     ///
     /// An observer that is subscribed already (the same `Arc`, or one with an equal
     /// [`key`](Observer::key)) gets a [no-op](Subscription::is_noop) and a warning, whatever the
@@ -221,6 +223,7 @@ impl MessageBus {
         let consumer = Consumer {
             id,
             observer,
+            behalf: behalf::here(),
             receiver,
             shared: Arc::clone(&shared),
             bus: Arc::downgrade(inner),

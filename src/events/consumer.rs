@@ -5,7 +5,8 @@
 //! 1. The observer is called on this thread alone, one event at a time, in queue order (BUS-1).
 //! 2. No panic of the observer, of its predicate or of a payload's destructor ends the thread
 //!    (BUS-6). An event is dropped in a step of its own, never while another panic unwinds.
-//! 3. Every token is answered, at the latest when the thread ends; those behind a `Close` only
+//! 3. All of it runs for whoever subscribed, and what it submits is theirs.
+//! 4. Every token is answered, at the latest when the thread ends; those behind a `Close` only
 //!    after the observer has heard what came before it.
 
 use std::cell::Cell;
@@ -19,12 +20,15 @@ use super::gate::Token;
 use super::lane::{Control, Item, Shared};
 use super::observer::Observer;
 use super::subscription::SubscriptionId;
+use crate::job::behalf::{self, Behalf};
 use crate::sync::atomic::Ordering;
 use crate::unwind::catch;
 
 pub(super) struct Consumer {
     pub(super) id: SubscriptionId,
     pub(super) observer: Arc<dyn Observer>,
+    /// Who subscribed; none for the application.
+    pub(super) behalf: Option<Arc<Behalf>>,
     pub(super) receiver: Receiver<Item>,
     pub(super) shared: Arc<Shared>,
     /// Weak: a bus that nobody holds ends its consumers.
@@ -32,7 +36,8 @@ pub(super) struct Consumer {
 }
 
 impl Consumer {
-    pub(super) fn run(self) {
+    pub(super) fn run(mut self) {
+        let _acting = behalf::enter(self.behalf.take());
         while let Ok(item) = self.receiver.recv() {
             if let Some(event) = item {
                 self.handle(event);
@@ -95,6 +100,7 @@ impl Consumer {
             receiver,
             shared,
             bus,
+            behalf: _,
         } = self;
         // Before the observer goes: whoever sees it gone may rely on this.
         shared.ended.store(true, Ordering::Release);

@@ -4,9 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::input::JobInput;
-use super::kinds::{
-    AdmissionGuard, AuthGuard, ContentGuard, GuardPhase, Judge, OfAdmission, OfAuth, OfContent,
-};
+use super::judge::{Judge, OfAdmission, OfAuth, OfContent, OfValidation};
+use super::kinds::{AdmissionGuard, AuthGuard, ContentGuard, GuardPhase, ValidationGuard};
 use super::scope::Scope;
 use crate::unwind::discard;
 
@@ -94,6 +93,56 @@ impl fmt::Debug for Guards {
         f.debug_list()
             .entries(self.attached.iter().map(|attached| attached.phase))
             .finish()
+    }
+}
+
+/// The guards that judge an orchestrator's answer before it is one, in the order in which they were
+/// attached; the first refusal ends it. They run when the orchestrator asks, with
+/// [`OrchestratorContext::validate`](crate::OrchestratorContext::validate), as often as it does.
+///
+/// ```
+/// use nucleo_runtime::guard::{Gate, Guard, ValidationGuard, ValidationGuards};
+/// use nucleo_runtime::JobError;
+///
+/// struct NamesItsSources;
+///
+/// impl Guard for NamesItsSources {}
+///
+/// impl ValidationGuard for NamesItsSources {
+///     type Target = str;
+///
+///     fn judge(&self, answer: &str, _: &Gate<'_>) -> Result<(), JobError> {
+///         if answer.contains("Source:") {
+///             return Ok(());
+///         }
+///         Err(JobError::guardrail("name your sources"))
+///     }
+/// }
+///
+/// let guards = ValidationGuards::none().with(NamesItsSources);
+/// ```
+#[must_use]
+#[derive(Clone, Debug, Default)]
+pub struct ValidationGuards {
+    guards: Guards,
+}
+
+impl ValidationGuards {
+    /// None.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Judges the answer.
+    pub fn with<G: ValidationGuard>(self, guard: G) -> Self {
+        let guards = self.guards;
+        Self {
+            guards: guards.attach(GuardPhase::Validation, OfValidation(guard)),
+        }
+    }
+
+    pub(crate) fn all(&self) -> &Guards {
+        &self.guards
     }
 }
 

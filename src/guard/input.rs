@@ -88,11 +88,12 @@ impl Target for str {
             None => Err(JobError::system(
                 "guard",
                 format!(
-                    "a guard judges texts and the {} has none: implement `{}`",
+                    "a guard judges texts and the {} has none: {}",
                     content.side(),
                     match content.value {
-                        Value::Input(_) => "JobInput::text",
-                        Value::Output(_) => "output_text",
+                        Value::Input(_) => "implement `JobInput::text`",
+                        Value::Output(_) => "implement `output_text`",
+                        Value::Answer(_) => "hand its text to `validate`",
                     }
                 ),
             )),
@@ -117,6 +118,7 @@ pub struct Content {
 enum Value {
     Input(Arc<dyn JobInput>),
     Output(Arc<dyn Any + Send + Sync>),
+    Answer(Arc<dyn Any + Send + Sync>),
 }
 
 impl Content {
@@ -136,6 +138,13 @@ impl Content {
         }
     }
 
+    pub(crate) fn answer(answer: Arc<dyn Any + Send + Sync>, text: Option<String>) -> Self {
+        Self {
+            value: Value::Answer(answer),
+            text: text.map(Into::into),
+        }
+    }
+
     pub(crate) fn text(&self) -> Option<&Arc<str>> {
         self.text.as_ref()
     }
@@ -143,7 +152,7 @@ impl Content {
     fn value(&self) -> &dyn Any {
         match &self.value {
             Value::Input(input) => &**input,
-            Value::Output(output) => &**output,
+            Value::Output(value) | Value::Answer(value) => &**value,
         }
     }
 
@@ -151,6 +160,7 @@ impl Content {
         match self.value {
             Value::Input(_) => "input",
             Value::Output(_) => "output",
+            Value::Answer(_) => "answer",
         }
     }
 }

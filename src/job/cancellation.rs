@@ -5,15 +5,21 @@
 //! 1. A callback runs once: by the firing if it was registered before, by its registrar if after.
 //!    One lock guards the list and the flag.
 //! 2. No callback runs under that lock, so a callback may register another.
+//! 3. A callback runs for whoever registered it, and so does the drop of one that will not run.
 
 use std::fmt;
 use std::sync::Arc;
 
+use super::behalf::{self, Behalf};
 use super::current;
 use crate::sync::Mutex;
 use crate::unwind::{contain, discard};
 
-type Callback = Box<dyn FnOnce() + Send>;
+/// Something to run, and for whom.
+struct Callback {
+    run: Box<dyn FnOnce() + Send>,
+    behalf: Option<Arc<Behalf>>,
+}
 
 /// Callbacks that run once, when something happens that happens once.
 pub(super) struct Callbacks {
@@ -38,8 +44,17 @@ impl Default for Callbacks {
 impl Callbacks {
     /// Keeps the callback for the firing; runs it at once if that has been; drops it if it will
     /// not be any more.
-    pub(super) fn register(&self, callback: impl FnOnce() + Send + 'static) {
-        let callback: Callback = Box::new(callback);
+    ///
+    /// It runs for whoever registers it; for the job `of` when that is nobody.
+    pub(super) fn register<'a>(
+        &self,
+        of: impl Into<Option<&'a Arc<Behalf>>>,
+        callback: impl FnOnce() + Send + 'static,
+    ) {
+        let callback = Callback {
+            run: Box::new(callback),
+            behalf: behalf::here().or_else(|| of.into().cloned()),
+        };
         let now = {
             let mut state = self.state.lock();
             match &mut *state {
@@ -92,7 +107,9 @@ impl State {
     /// them in one unwinding would end the process.
     fn discard(self) {
         if let Self::Waiting(callbacks) = self {
-            callbacks.into_iter().for_each(discard);
+            for Callback { run, behalf } in callbacks {
+                behalf::acting(behalf.as_ref(), || discard(run));
+            }
         }
     }
 }
@@ -105,8 +122,9 @@ impl Drop for Callbacks {
 
 /// A callback is foreign code on a thread that is not its job's: it sees no current job, and a
 /// panic ends with it.
-fn run(callback: Callback) {
-    if let Err(error) = current::masked(|| contain("callback", callback)) {
+fn run(Callback { run, behalf }: Callback) {
+    let work = || current::masked(|| contain("callback", run));
+    if let Err(error) = behalf::acting(behalf.as_ref(), work) {
         log::error!("a callback failed: {error}");
     }
 }
@@ -160,7 +178,7 @@ impl CancellationToken {
     /// Runs `callback` once, at the cancellation; at once if that has been. A panic in it is
     /// logged and goes no further.
     pub fn on_cancellation(&self, callback: impl FnOnce() + Send + 'static) {
-        self.shared.callbacks.register(callback);
+        self.shared.callbacks.register(None, callback);
     }
 }
 

@@ -9,7 +9,7 @@ use super::core::{JobCore, NewJob, Supervisor, Terms, WaitingFor};
 use super::current;
 use super::handle::{JobHandle, downcast};
 use super::identity::{JobIds, JobType, Workflow};
-use super::metadata::{Metadata, MetadataValue};
+use super::metadata::{Metadata, MetadataValue, refuse_reserved};
 use super::snapshot::{JobProfile, JobSnapshot};
 use crate::clock::Clock;
 use crate::error::JobError;
@@ -85,7 +85,7 @@ impl JobContext {
     /// to their release.
     #[must_use]
     pub fn is_executing_with_resources() -> bool {
-        current::current().is_some_and(|current| current.job.is_holding())
+        current::current().is_some_and(|current| current.holder().is_some())
     }
 
     /// The job's id.
@@ -174,8 +174,13 @@ impl JobContext {
     }
 
     /// Notes a fact on the job, in place of an earlier one under the same key.
-    pub fn note(&self, key: &str, value: impl Into<MetadataValue>) {
+    ///
+    /// # Errors
+    /// `InvalidInput` for a key that begins with [`Metadata::RESERVED`]; nothing is noted.
+    pub fn note(&self, key: &str, value: impl Into<MetadataValue>) -> Result<(), JobError> {
+        refuse_reserved(key)?;
         self.job.note(key, value);
+        Ok(())
     }
 
     /// Adds to the milliseconds that the job waited for an account, under `wait_times`.
@@ -246,7 +251,9 @@ impl JobContext {
     }
 
     /// Runs `callback` once, when the job is told to stop; at once if it has been. It runs on the
-    /// thread of whoever tells, outside of any job; a panic in it is logged and goes no further.
+    /// thread of whoever tells, outside of any job; a panic in it is logged and goes no further. What
+    /// it submits is that of the job that registers it (of this one, when that is none): refused for
+    /// a leaf.
     pub fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) {
         self.job.on_cancel(callback);
     }
@@ -337,7 +344,8 @@ impl JobContext {
     }
 
     /// Wraps work for another thread so that it counts as this job's there: it cannot submit, and
-    /// it cannot wait while the job holds resources, nor for the job itself. The job's own thread
+    /// it cannot wait while the job holds resources, nor for the job itself. On the thread of another
+    /// job it counts as that one's too. The job's own thread
     /// still counts as active while it waits for the other one by means of the standard library: a
     /// cap that such waits use up is not noticed (RT-5). A thread that user code starts counts as
     /// outside any job otherwise.

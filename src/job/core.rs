@@ -16,6 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::behalf::Behalf;
 use super::cancellation::Callbacks;
 use super::metadata::{Metadata, MetadataValue};
 use super::snapshot::{JobProfile, JobSnapshot, Moment};
@@ -54,6 +55,7 @@ pub(crate) trait Supervisor: Send + Sync {
 
 pub(crate) struct JobCore {
     profile: Arc<JobProfile>,
+    behalf: Arc<Behalf>,
     terms: Terms,
     clock: Arc<dyn Clock>,
     bus: MessageBus,
@@ -169,8 +171,14 @@ pub(crate) struct NewJob {
 
 impl JobCore {
     pub(crate) fn new(new: NewJob) -> Arc<Self> {
+        let profile = Arc::new(new.profile);
         Arc::new(Self {
-            profile: Arc::new(new.profile),
+            behalf: Arc::new(Behalf {
+                profile: Arc::clone(&profile),
+                orchestrator: new.terms.orchestrator,
+                guard: new.terms.guard.clone(),
+            }),
+            profile,
             terms: new.terms,
             clock: new.clock,
             bus: new.bus,
@@ -201,6 +209,11 @@ impl JobCore {
 
     pub(crate) fn profile(&self) -> &JobProfile {
         &self.profile
+    }
+
+    /// The job, as the author of the code that it hands over.
+    pub(crate) fn behalf(&self) -> &Arc<Behalf> {
+        &self.behalf
     }
 
     pub(crate) fn id(&self) -> &str {
@@ -496,12 +509,12 @@ impl JobCore {
     }
 
     pub(crate) fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) {
-        self.on_cancel.register(callback);
+        self.on_cancel.register(&self.behalf, callback);
     }
 
     pub(crate) fn on_timeout(&self, callback: impl FnOnce() + Send + 'static) {
         self.is_timed_out();
-        self.on_timeout.register(callback);
+        self.on_timeout.register(&self.behalf, callback);
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {

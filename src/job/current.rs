@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use super::behalf::{self, Acting};
 use super::core::JobCore;
 
 /// A thread's job.
@@ -15,6 +16,23 @@ pub(crate) struct Current {
     /// Whether foreign code runs that is not the job's, such as a callback: it sees no current
     /// job, but what the thread may do is still the job's to answer for.
     masked: bool,
+    /// Whom the thread worked for before, and goes on to answer for: a job that runs what another
+    /// one bound is no less bound by its own rules.
+    around: Option<Arc<Current>>,
+}
+
+impl Current {
+    /// All whom the thread answers for, from the inside out.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Current> {
+        std::iter::successors(Some(self), |current| current.around.as_deref())
+    }
+
+    /// One of them that holds resources.
+    pub(crate) fn holder(&self) -> Option<&Arc<JobCore>> {
+        self.all()
+            .map(|current| &current.job)
+            .find(|job| job.is_holding())
+    }
 }
 
 crate::sync::thread_local! {
@@ -25,6 +43,7 @@ crate::sync::thread_local! {
 #[must_use]
 pub(crate) struct Entered {
     before: Option<Current>,
+    _acting: Option<Acting>,
 }
 
 impl Drop for Entered {
@@ -41,9 +60,11 @@ pub(crate) fn enter(job: &Arc<JobCore>, own_thread: bool) -> Entered {
         job: Arc::clone(job),
         own_thread,
         masked: false,
+        around: owner().map(Arc::new),
     };
     Entered {
         before: CURRENT.with(|current| current.replace(Some(entering))),
+        _acting: Some(behalf::enter(Some(Arc::clone(job.behalf())))),
     }
 }
 
@@ -66,6 +87,9 @@ pub(crate) fn masked<R>(work: impl FnOnce() -> R) -> R {
         ..current
     });
     CURRENT.with(|current| current.replace(masked));
-    let _entered = Entered { before };
+    let _entered = Entered {
+        before,
+        _acting: None,
+    };
     work()
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::core::{JobCore, Outcome};
-use super::current;
+use super::current::{self, Current};
 use super::snapshot::JobSnapshot;
 use crate::admission::refuse_reentry;
 use crate::clock::WaitCell;
@@ -89,7 +89,8 @@ impl<T> JobHandle<T> {
     /// Tells the job to stop. Answers whether it was found queued or running.
     ///
     /// A queued job never runs. A running one finds out at its next look; its caller gets the
-    /// cancellation whatever it returns.
+    /// cancellation whatever it returns. For a job whose work is over, and which is being judged or
+    /// ends, it is too late: the answer is false, and the job ends as it would have.
     pub fn cancel(&self, reason: &str) -> bool {
         self.job
             .supervisor()
@@ -129,7 +130,7 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
     /// while it waits.
     #[track_caller]
     pub fn get(&self) -> Result<Arc<T>, JobError> {
-        match self.wait(None, Location::caller())? {
+        match self.wait(None, Location::caller(), Heeds::Stop)? {
             Some(result) => Ok(result),
             None => Err(JobError::system(
                 "handle",
@@ -145,7 +146,7 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
     #[track_caller]
     pub fn get_timeout(&self, timeout: Duration) -> Result<Option<Arc<T>>, JobError> {
         let deadline = self.job.clock().now().checked_add(timeout);
-        self.wait(deadline, Location::caller())
+        self.wait(deadline, Location::caller(), Heeds::Stop)
     }
 
     /// As [`get`](Self::get), until `deadline` at the latest; `None` when the job has not settled
@@ -155,7 +156,14 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
     /// As for [`get`](Self::get).
     #[track_caller]
     pub fn get_deadline(&self, deadline: Instant) -> Result<Option<Arc<T>>, JobError> {
-        self.wait(Some(deadline), Location::caller())
+        self.wait(Some(deadline), Location::caller(), Heeds::Stop)
+    }
+
+    /// As [`get_deadline`](Self::get_deadline), but the wait does not end when the calling job is
+    /// told to stop.
+    #[track_caller]
+    pub(crate) fn get_regardless(&self, deadline: Instant) -> Result<Option<Arc<T>>, JobError> {
+        self.wait(Some(deadline), Location::caller(), Heeds::Nothing)
     }
 
     /// The result, if it is there; never waits.
@@ -164,7 +172,8 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
     /// As for [`get`](Self::get).
     #[track_caller]
     pub fn try_get(&self) -> Result<Option<Arc<T>>, JobError> {
-        self.wait(Some(self.job.clock().now()), Location::caller())
+        let now = self.job.clock().now();
+        self.wait(Some(now), Location::caller(), Heeds::Stop)
     }
 
     /// Waits for all of them and answers their results in order: the fan-in.
@@ -183,8 +192,9 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
         &self,
         deadline: Option<Instant>,
         site: &Location<'_>,
+        heeds: Heeds,
     ) -> Result<Option<Arc<T>>, JobError> {
-        match self.wait_for_outcome(deadline, site)? {
+        match self.wait_for_outcome(deadline, site, heeds)? {
             None => Ok(None),
             Some(Err(error)) => Err(error),
             Some(Ok(value)) => downcast(value).map(Some),
@@ -195,13 +205,12 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
         &self,
         deadline: Option<Instant>,
         site: &Location<'_>,
+        heeds: Heeds,
     ) -> Result<Option<Outcome>, JobError> {
         refuse_reentry("get")?;
         let caller = current::owner();
-        if let Some(caller) = &caller
-            && caller.job.is_holding()
-        {
-            return Err(wait_while_holding(&caller.job, &self.job, site));
+        if let Some(holder) = caller.as_ref().and_then(Current::holder) {
+            return Err(wait_while_holding(holder, &self.job, site));
         }
         if let Some(outcome) = self.job.outcome() {
             return Ok(Some(outcome));
@@ -209,6 +218,11 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
         match &caller {
             // In the cell of the job that waits, where its own signals reach it.
             Some(caller) => {
+                for outer in caller.all().skip(1) {
+                    if let Some(way) = outer.job.way_back_from(&self.job) {
+                        return Err(wait_in_a_cycle(&outer.job, &way, site));
+                    }
+                }
                 let _waiting = if caller.own_thread {
                     let waiting = caller.job.waits_for_job(&self.job);
                     Some(waiting.map_err(|way| wait_in_a_cycle(&caller.job, &way, site))?)
@@ -217,7 +231,8 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
                 } else {
                     None
                 };
-                self.sleep(deadline, caller.job.cell(), Some(&caller.job))
+                let stops = matches!(heeds, Heeds::Stop).then_some(&caller.job);
+                self.sleep(deadline, caller.job.cell(), stops)
             }
             None => OUTSIDE.with(|cell| self.sleep(deadline, cell, None)),
         }
@@ -249,6 +264,14 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
         }
         result
     }
+}
+
+/// What ends a job's wait besides what it waits for.
+#[derive(Clone, Copy, Debug)]
+enum Heeds {
+    /// That it is told to stop.
+    Stop,
+    Nothing,
 }
 
 /// A handle's type is the job's output type, so the value has it.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::error::JobError;
+
 /// A fact noted on a job.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(untagged))]
@@ -91,8 +93,12 @@ pub struct Metadata {
     facts: Option<Arc<BTreeMap<String, MetadataValue>>>,
 }
 
-/// Keys under which the runtime itself notes facts.
+/// Keys under which the runtime itself notes facts. Those that begin with [`RESERVED`](Self::RESERVED)
+/// are its own: what stands there was noted by the runtime, and nobody else can.
 impl Metadata {
+    /// What the runtime's own keys begin with. A submission with such a key is refused, and so is a
+    /// note under one.
+    pub const RESERVED: &'static str = "obs.";
     /// The ordinal of a child in its parent's order of execution (ORD-1).
     pub const ITERATION: &'static str = "iteration";
     /// The type name of the job that submitted this one (DOOR-7).
@@ -105,6 +111,9 @@ impl Metadata {
     pub const GUARDS_INPUT: &'static str = "obs.guards_input";
     /// How many guards judged the job's output (GRD-4).
     pub const GUARDS_OUTPUT: &'static str = "obs.guards_output";
+    /// How many guards judged the answer that the job had judged last (GRD-4). Only on a job that
+    /// had one judged.
+    pub const GUARDS_VALIDATION: &'static str = "obs.guards_validation";
     /// On a guard's job: the text of what it judges (GRD-3).
     pub const GUARD_TARGET: &'static str = "obs.input";
     /// On a guard's job: `PASS` or `FAIL`, once it has judged (GRD-3).
@@ -129,6 +138,11 @@ impl Metadata {
     /// Notes a fact, in place of an earlier one under the same key.
     pub fn insert(&mut self, key: impl Into<String>, value: impl Into<MetadataValue>) {
         self.edit().insert(key.into(), value.into());
+    }
+
+    /// Refuses facts under keys of the runtime's.
+    pub(crate) fn refuse_reserved(&self) -> Result<(), JobError> {
+        self.iter().try_for_each(|(key, _)| refuse_reserved(key))
     }
 
     /// Adds to the number under `name` in the table under `key`.
@@ -172,6 +186,18 @@ impl Metadata {
     fn edit(&mut self) -> &mut BTreeMap<String, MetadataValue> {
         Arc::make_mut(self.facts.get_or_insert_default())
     }
+}
+
+/// Refuses a key of the runtime's, from whoever is not.
+pub(crate) fn refuse_reserved(key: &str) -> Result<(), JobError> {
+    if key.starts_with(Metadata::RESERVED) {
+        return Err(JobError::invalid_input(
+            "metadata",
+            key,
+            "keys that begin with `obs.` are the runtime's own: choose another",
+        ));
+    }
+    Ok(())
 }
 
 impl<K: Into<String>, V: Into<MetadataValue>> FromIterator<(K, V)> for Metadata {

@@ -1,15 +1,11 @@
 //! Submissions that wait for their time.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use nucleo_runtime::admission::CountingGate;
-use nucleo_runtime::{
-    DelayedHandle, ErrorKind, Job, JobContext, JobError, JobRequirements, JobResources, doer_fn,
-    job_fn, testing,
-};
+use nucleo_runtime::{DelayedHandle, ErrorKind, Job, JobRequirements, doer_fn, job_fn, testing};
 
 use crate::support::{Host, held};
 
@@ -60,28 +56,6 @@ fn a_delayed_job_of_either_queue_is_submitted() {
         host.clock.advance(Duration::from_secs(1));
         handle.get().unwrap().get().unwrap();
     }
-}
-
-#[test]
-fn a_job_is_asked_what_it_is_when_its_time_has_come() {
-    struct Asked(Arc<AtomicUsize>);
-    impl Job for Asked {
-        type Output = ();
-        fn priority(&self) -> i32 {
-            self.0.fetch_add(1, Ordering::SeqCst);
-            0
-        }
-        fn execute(&mut self, _: &JobResources, _: &JobContext) -> Result<(), JobError> {
-            Ok(())
-        }
-    }
-    let host = Host::new();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let handle = delayed(&host, 1, Asked(Arc::clone(&asked)));
-    assert_eq!(asked.load(Ordering::SeqCst), 0);
-    host.clock.advance(Duration::from_secs(1));
-    handle.get().unwrap().get().unwrap();
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
 // case SUB-14

@@ -262,6 +262,38 @@ fn metadata_of_the_submission_is_there_before_the_job_is_announced() {
     );
 }
 
+#[test]
+fn nobody_but_the_runtime_notes_facts_under_its_keys() {
+    let host = Host::new();
+    let is_refused = |error: &JobError| {
+        matches!(error.kind(), ErrorKind::InvalidInput { .. })
+            && error.to_string().contains("obs.guards_input")
+    };
+    let handle = host
+        .dispatcher
+        .submit_with(&host.workflow, nothing())
+        .metadata(Metadata::GUARDS_INPUT, 7)
+        .submit()
+        .unwrap();
+    assert!(is_refused(&handle.get().unwrap_err()));
+    assert_eq!(
+        host.kinds(&handle),
+        [EventKind::JobFailed, EventKind::WorkflowComplete]
+    );
+    let noting = host.submit(job_fn(JobRequirements::none, |_, context| {
+        let refused = context.note(Metadata::GUARDS_INPUT, 7).unwrap_err();
+        // What only looks like one is the user's.
+        context.note("obs", 1)?;
+        context.note("observed.by", "me")?;
+        Ok(refused)
+    }));
+    assert!(is_refused(&noting.get().unwrap()));
+    let snapshot = noting.snapshot();
+    let noted = |key| snapshot.metadata().get(key).cloned();
+    assert_eq!(noted(Metadata::GUARDS_INPUT), Some(MetadataValue::from(0)));
+    assert_eq!(noted("observed.by"), Some(MetadataValue::from("me")));
+}
+
 // case SUB-15
 #[test]
 fn a_second_start_changes_nothing() {

@@ -5,6 +5,8 @@ mod delayed;
 mod dependencies;
 mod door;
 mod field_faults;
+#[path = "../support/hooked_database.rs"]
+mod hooked_database;
 mod identity;
 mod panics;
 mod resources;

@@ -6,10 +6,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nucleo_runtime::admission::{CountingGate, DatabaseGate, Replenishment};
-use nucleo_runtime::db::{
-    Abort, CountingDbResourceProvider, DbManagedResource, DbResourceProvider,
-};
+use nucleo_runtime::admission::{CountingGate, Replenishment};
+use nucleo_runtime::db::{CountingDbResourceProvider, DbManagedResource, DbResourceProvider};
 use nucleo_runtime::events::{Event, EventKind, LifecycleEvent};
 use nucleo_runtime::testing;
 use nucleo_runtime::{
@@ -17,6 +15,7 @@ use nucleo_runtime::{
     JobResources, JobState, job_fn,
 };
 
+use crate::hooked_database::HookedDatabase;
 use crate::support::{Account, Fault, Host, Log, Recording, held};
 
 type Wait = fn(&JobHandle<&'static str>) -> Result<(), JobError>;
@@ -168,69 +167,6 @@ fn what_was_held_comes_back_and_what_was_spent_does_not() {
     assert_eq!(lines, ["held.take", "spent.take", "held.give"]);
 }
 
-/// A database whose commit returns when it is aborted.
-struct Stuck {
-    gate: Arc<DatabaseGate>,
-    committing: Mutex<mpsc::Sender<()>>,
-    aborted: (Mutex<mpsc::Sender<()>>, Mutex<mpsc::Receiver<()>>),
-    log: Log,
-}
-
-#[derive(Clone)]
-struct StuckHandle;
-
-impl DbManagedResource for StuckHandle {
-    fn provider(&self) -> &str {
-        "stuck"
-    }
-}
-
-impl DbResourceProvider for Stuck {
-    type Handle = StuckHandle;
-
-    fn name(&self) -> &str {
-        "stuck"
-    }
-
-    fn admission(&self) -> Arc<DatabaseGate> {
-        Arc::clone(&self.gate)
-    }
-
-    fn acquire(&self, _: bool, _: Option<Instant>) -> Result<StuckHandle, JobError> {
-        Ok(StuckHandle)
-    }
-
-    fn begin(&self, _: &StuckHandle) -> Result<(), JobError> {
-        Ok(())
-    }
-
-    fn commit(&self, _: &StuckHandle) -> Result<(), JobError> {
-        self.committing.lock().unwrap().send(()).unwrap();
-        self.aborted.1.lock().unwrap().recv().unwrap();
-        self.log.note("commit left");
-        Ok(())
-    }
-
-    fn await_visible(&self, _: &StuckHandle) -> Result<(), JobError> {
-        Ok(())
-    }
-
-    fn rollback(&self, _: &StuckHandle) -> Result<(), JobError> {
-        Ok(())
-    }
-
-    fn close(&self, _: &StuckHandle) -> Result<(), JobError> {
-        self.log.note("close");
-        Ok(())
-    }
-
-    fn abort(&self, _: &StuckHandle, _: Instant) -> Result<Abort, JobError> {
-        self.log.note("abort");
-        self.aborted.0.lock().unwrap().send(()).unwrap();
-        Ok(Abort::Severed)
-    }
-}
-
 // case RES-07
 #[test]
 fn a_stuck_commit_is_ended_by_an_abort_and_everything_returns_once() {
@@ -238,11 +174,21 @@ fn a_stuck_commit_is_ended_by_an_abort_and_everything_returns_once() {
     let log = Log::default();
     let (committing, commits) = mpsc::channel();
     let (abort, aborted) = mpsc::channel();
-    let stuck = Arc::new(Stuck {
-        gate: Arc::new(CountingGate::database("stuck", 1).unwrap()),
-        committing: Mutex::new(committing),
-        aborted: (Mutex::new(abort), Mutex::new(aborted)),
-        log: log.clone(),
+    let aborted = Mutex::new(aborted);
+    let [left, closed, severed] = [log.clone(), log.clone(), log.clone()];
+    // Its commit returns when it is aborted.
+    let stuck = Arc::new(HookedDatabase {
+        on_commit: Box::new(move || {
+            committing.send(()).unwrap();
+            aborted.lock().unwrap().recv().unwrap();
+            left.note("commit left");
+        }),
+        on_close: Box::new(move || closed.note("close")),
+        on_abort: Box::new(move || {
+            severed.note("abort");
+            abort.send(()).unwrap();
+        }),
+        ..HookedDatabase::default()
     });
     let needed = Arc::clone(&stuck);
     let (kept_by_job, job_dropped) = mpsc::channel::<()>();
@@ -558,6 +504,47 @@ fn a_job_that_finds_out_itself_that_its_time_is_over_is_closed_all_the_same() {
         }
         release.send(()).unwrap();
         assert!(handle.get().unwrap_err().is_timed_out());
+    }
+}
+
+/// Phase one closes handles, so that the work finds out. What is held beside them goes back when
+/// nobody uses it any more: at the work's end, or with phase two.
+#[test]
+fn a_timeout_gives_back_no_permit_while_the_work_goes_on() {
+    for ends_in_its_grace in [true, false] {
+        let host = Host::new();
+        let permit = Arc::new(CountingGate::new("permit", 1).unwrap());
+        let needs = |permit: &Arc<CountingGate>| {
+            let permit = Arc::clone(permit);
+            move || JobRequirements::none().permit(&permit).http_connection()
+        };
+        let (job, hold) = held(needs(&permit));
+        let timed = host.submit(job);
+        hold.wait_until_running();
+        let next = host.submit(job_fn(needs(&permit), |_, _| Ok(())));
+        while host.dispatcher.admission().queue_len() == 0 {
+            thread::yield_now();
+        }
+
+        host.clock.advance(DEFAULT_TIMEOUT);
+        testing::quiesce(&host.dispatcher);
+        assert_eq!(timed.snapshot().state(), JobState::TimedOut);
+        assert!(timed.try_get().unwrap().is_none(), "it still runs");
+        assert_eq!(permit.in_use(), 1, "and uses what it was granted");
+        assert!(next.try_get().unwrap().is_none());
+        assert_eq!(host.dispatcher.admission().queue_len(), 1);
+
+        if ends_in_its_grace {
+            hold.release();
+        } else {
+            host.clock.advance(Duration::from_secs(30));
+        }
+        assert!(timed.get().unwrap_err().is_timed_out());
+        next.get().unwrap();
+        assert_eq!(permit.in_use(), 0);
+        if !ends_in_its_grace {
+            hold.release();
+        }
     }
 }
 

@@ -208,7 +208,7 @@ fn the_current_job_is_the_one_whose_thread_asks() {
     let job = job_fn(JobRequirements::none, |_, context| {
         let current = JobContext::current().unwrap();
         assert_eq!(current.job_id(), context.job_id());
-        current.note("noted", "through the current one");
+        current.note("noted", "through the current one")?;
         assert!(context.snapshot().metadata().get("noted").is_some());
         let outside = thread::spawn(seen).join().unwrap();
         assert_eq!(outside, (None, false), "a thread of its own is outside");

@@ -3,6 +3,10 @@
 //! Scanners by hand rather than a crate of regular expressions: four shapes, each in one pass.
 //! A shape counts only between boundaries, so digits inside of longer numbers and ids do not.
 
+mod reading;
+
+use reading::plain;
+
 use crate::error::JobError;
 use crate::guard::{ContentGuard, Gate, Guard, GuardPhase};
 
@@ -35,7 +39,7 @@ impl ContentGuard for PiiDetection {
 }
 
 fn kinds_in(text: &str) -> Vec<&'static str> {
-    let text: Vec<char> = text.chars().map(plain).collect();
+    let text = plain(text);
     [
         has_social_security(&text).then_some("social security number"),
         has_card(&text).then_some("card number"),
@@ -45,18 +49,6 @@ fn kinds_in(text: &str) -> Vec<&'static str> {
     .into_iter()
     .flatten()
     .collect()
-}
-
-/// What a reader takes for the same character: other dashes and spaces, full-width forms.
-fn plain(character: char) -> char {
-    match character {
-        '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{3000}' => ' ',
-        '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
-        '\u{ff01}'..='\u{ff5e}' => {
-            char::from_u32(u32::from(character) - 0xfee0).unwrap_or(character)
-        }
-        other => other,
-    }
 }
 
 /// Matches a template at the start: `d` is a digit, anything else itself. Answers its length.
@@ -82,10 +74,7 @@ fn begins(text: &[char], at: usize) -> bool {
         return true;
     };
     if before.is_alphanumeric() {
-        // Unless the letter is the second half of an escape: in a JSON text a line ends with `\\n`.
-        let escape = matches!(before, 'n' | 'r' | 't' | 'b' | 'f')
-            && at.checked_sub(2).and_then(|at| text.get(at)) == Some(&'\\');
-        return escape;
+        return false;
     }
     // A number that goes on across a separator, as in `12-3`, is another one.
     let joins = matches!(before, '-' | '.' | '+');
@@ -122,6 +111,25 @@ fn has_social_security(text: &[char]) -> bool {
     })
 }
 
+/// The digits of one group of a number, and what stands between it and the group before.
+struct Group {
+    from: usize,
+    to: usize,
+    apart: Apart,
+}
+
+/// What stands between two groups.
+#[derive(Clone, Copy, PartialEq)]
+enum Apart {
+    /// One blank or hyphen, as people write cards.
+    Usual,
+    /// A dot, a line's end, or more than one character.
+    Unusual,
+}
+
+/// How many characters may stand between two groups of one card.
+const MAX_APART: usize = 3;
+
 fn has_card(text: &[char]) -> bool {
     let mut at = 0;
     while at < text.len() {
@@ -129,36 +137,67 @@ fn has_card(text: &[char]) -> bool {
             at += 1;
             continue;
         }
-        // The groups of one written number: digits, and one space or hyphen between two groups.
-        let mut groups: Vec<(usize, usize)> = Vec::new();
-        let mut from = at;
-        loop {
-            let length = text[from..]
-                .iter()
-                .take_while(|character| character.is_ascii_digit())
-                .count();
-            let to = from + length;
-            groups.push((from, to));
-            let goes_on = matches!(text.get(to), Some(' ' | '-'))
-                && text.get(to + 1).is_some_and(char::is_ascii_digit);
-            if !goes_on {
-                at = to;
-                break;
-            }
-            from = to + 1;
+        let groups = groups(text, at);
+        at = groups.last().map_or(at + 1, |group| group.to);
+        if (0..groups.len()).any(|first| is_card(text, &groups[first..])) {
+            return true;
         }
-        // Two numbers may stand side by side, so each run of whole groups is looked at.
-        for first in 0..groups.len() {
-            let mut digits = Vec::new();
-            for &(from, to) in &groups[first..] {
-                digits.extend(text[from..to].iter().filter_map(|digit| digit.to_digit(10)));
-                if digits.len() > 19 {
-                    break;
-                }
-                if digits.len() >= 13 && ends_word(text, to) && luhn(&digits) {
-                    return true;
-                }
-            }
+    }
+    false
+}
+
+/// The groups of digits from here on that may belong together.
+fn groups(text: &[char], at: usize) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let (mut from, mut apart) = (at, Apart::Usual);
+    loop {
+        let to = from + count(text, from, char::is_ascii_digit);
+        groups.push(Group { from, to, apart });
+        let between = count(text, to, |c| matches!(c, ' ' | '-' | '.' | '\n'));
+        let next = to + between;
+        if !(1..=MAX_APART).contains(&between) || !text.get(next).is_some_and(char::is_ascii_digit)
+        {
+            return groups;
+        }
+        apart = match text[to..next] {
+            [' ' | '-'] => Apart::Usual,
+            _ => Apart::Unusual,
+        };
+        from = next;
+    }
+}
+
+fn count(text: &[char], from: usize, counts: impl Fn(&char) -> bool) -> usize {
+    text.get(from..)
+        .map_or(0, |rest| rest.iter().take_while(|c| counts(c)).count())
+}
+
+/// Whether a card begins with the first of these groups. Two numbers may stand side by side, so it
+/// may end with any of them.
+///
+/// Groups that are set apart as no list of numbers is may be of any size; others must look like a
+/// card's, or any column of figures would be one in ten times.
+fn is_card(text: &[char], groups: &[Group]) -> bool {
+    let mut digits = Vec::new();
+    let (mut usual, mut sized) = (true, true);
+    for (place, group) in groups.iter().enumerate() {
+        if place == 0 && group.apart == Apart::Unusual && text[group.from - 1] == '.' {
+            // The rest of a fraction or a version.
+            return false;
+        }
+        usual &= place == 0 || group.apart == Apart::Usual;
+        sized &= (3..=6).contains(&(group.to - group.from));
+        digits.extend(
+            text[group.from..group.to]
+                .iter()
+                .filter_map(|c| c.to_digit(10)),
+        );
+        if digits.len() > 19 {
+            return false;
+        }
+        let shaped = usual || sized;
+        if digits.len() >= 13 && shaped && ends_word(text, group.to) && luhn(&digits) {
+            return true;
         }
     }
     false
@@ -184,32 +223,57 @@ fn luhn(digits: &[u32]) -> bool {
 }
 
 fn has_email(text: &[char]) -> bool {
-    let local = |c: &char| c.is_alphanumeric() || "._%+-'".contains(*c);
-    let label = |c: &char| c.is_alphanumeric() || *c == '-';
     text.iter().enumerate().any(|(at, &character)| {
-        if character != '@' || !at.checked_sub(1).is_some_and(|before| local(&text[before])) {
-            return false;
-        }
-        let domain: String = text[at + 1..]
-            .iter()
-            .take_while(|c| label(c) || **c == '.')
-            .collect();
-        let labels: Vec<_> = domain.trim_end_matches('.').split('.').collect();
-        let Some(top) = labels.last() else {
-            return false;
-        };
-        labels.len() >= 2
-            && labels.iter().all(|label| !label.is_empty())
-            && top.chars().count() >= 2
-            && top.chars().all(char::is_alphabetic)
+        character == '@' && ends_local_part(&text[..at]) && begins_domain(&text[at + 1..])
     })
 }
 
+/// Whether what stands before an `@` can be the end of a mailbox's name, quoted or not.
+fn ends_local_part(before: &[char]) -> bool {
+    let plain = |c: &char| c.is_alphanumeric() || "._%+-'!#$&*^`~".contains(*c);
+    match before {
+        // A quoted name has something in it. What a JSON text begins with has not.
+        [.., last, '"'] => plain(last),
+        [.., last] => plain(last),
+        [] => false,
+    }
+}
+
+/// Whether a domain begins here: labels, the last of letters or in punycode. What follows it does not
+/// matter.
+fn begins_domain(text: &[char]) -> bool {
+    let mut from = 0;
+    let mut labels = 0;
+    loop {
+        let length = count(text, from, |c| c.is_alphanumeric() || *c == '-');
+        let label = &text[from..from + length];
+        if labels > 0 && begins_top_level(label) {
+            return true;
+        }
+        if length == 0 || text.get(from + length) != Some(&'.') {
+            return false;
+        }
+        labels += 1;
+        from += length + 1;
+    }
+}
+
+fn begins_top_level(label: &[char]) -> bool {
+    if let ['x' | 'X', 'n' | 'N', '-', '-', rest @ ..] = label {
+        return !rest.is_empty();
+    }
+    let letters = label.iter().take_while(|c| c.is_alphabetic()).count();
+    letters >= 2 && label.get(letters).is_none_or(|after| *after == '-')
+}
+
 fn has_phone(text: &[char]) -> bool {
-    const NATIONAL: [&str; 6] = [
+    const NATIONAL: [&str; 9] = [
         "(ddd) ddd-dddd",
         "(ddd)ddd-dddd",
+        "(ddd)-ddd-dddd",
         "(ddd) ddd dddd",
+        "(ddd) ddd.dddd",
+        "(ddd).ddd.dddd",
         "ddd-ddd-dddd",
         "ddd.ddd.dddd",
         "ddd ddd dddd",
@@ -223,7 +287,8 @@ fn has_phone(text: &[char]) -> bool {
             fits(&text[at..], prefix).is_some_and(|skipped| {
                 let from = at + skipped;
                 NATIONAL.iter().any(|template| {
-                    fits(&text[from..], template).is_some_and(|length| ends(text, from + length))
+                    fits(&text[from..], template)
+                        .is_some_and(|length| ends_phone(text, from + length))
                 })
             })
         });
@@ -231,22 +296,33 @@ fn has_phone(text: &[char]) -> bool {
     })
 }
 
-/// A plus and 8 to 15 digits, singly separated.
+/// As [`ends`], or with an extension: `x12`, `ext12`.
+fn ends_phone(text: &[char], at: usize) -> bool {
+    ends(text, at) || matches!(text.get(at), Some('x' | 'X' | 'e' | 'E'))
+}
+
+/// A plus and 8 to 15 digits, apart or not. What follows them does not matter, and a number that
+/// stands beside them hides none.
 fn is_international(text: &[char], at: usize) -> bool {
-    if text[at] != '+' || !text.get(at + 1).is_some_and(char::is_ascii_digit) {
+    if text[at] != '+' {
         return false;
     }
     let mut digits = 0;
     let mut to = at + 1;
-    while let Some(character) = text.get(to) {
-        if character.is_ascii_digit() {
-            digits += 1;
-        } else if !matches!(character, ' ' | '-' | '.' | '(' | ')' | '/') {
-            break;
+    loop {
+        let group = count(text, to, char::is_ascii_digit);
+        digits += group;
+        if group > 0 && (8..=15).contains(&digits) {
+            return true;
         }
-        to += 1;
+        to += group;
+        let between = count(text, to, |c| matches!(c, ' ' | '-' | '.' | '(' | ')' | '/'));
+        let goes_on = text.get(to + between).is_some_and(char::is_ascii_digit);
+        if between > MAX_APART || !goes_on || digits > 15 {
+            return false;
+        }
+        to += between;
     }
-    (8..=15).contains(&digits) && ends_word(text, to)
 }
 
 #[cfg(test)]
@@ -276,6 +352,55 @@ mod tests {
             ("1-212-555-0123", "phone number"),
             ("+49 (30) 1234-5678", "phone number"),
             ("212\u{2011}555\u{2011}0123", "phone number"),
+            // Cards, their groups set apart in other ways.
+            ("4111.1111.1111.1111", "card number"),
+            ("4111  1111  1111  1111", "card number"),
+            ("4111 - 1111 - 1111 - 1111", "card number"),
+            ("4111\n1111\n1111\n1111", "card number"),
+            ("4111\r\n1111\t1111 \n 1111", "card number"),
+            ("{\"card\":\"4111\\n1111\\n1111\\n1111\"}", "card number"),
+            ("{\"card\":\"see\\n4111111111111111\"}", "card number"),
+            ("3782.822463.10005", "card number"),
+            ("4111\u{ad}1111\u{200b}1111\u{2060}1111", "card number"),
+            ("4\u{200d}111111111111111\u{feff}", "card number"),
+            ("{\"card\":\"4111\\u200b111111111111\"}", "card number"),
+            ("٤١١١١١١١١١١١١١١١", "card number"),
+            ("۴۱۱۱ ۱۱۱۱ ۱۱۱۱ ۱۱۱۱", "card number"),
+            ("४१११११११११११११११", "card number"),
+            ("𝟜𝟙𝟙𝟙𝟙𝟙𝟙𝟙𝟙𝟙𝟙𝟙𝟙𝟙𝟙𝟙", "card number"),
+            ("{\"card\":\"\\u0664١١١١١١١١١١١١١١١\"}", "card number"),
+            ("４１１１－１１１１－１１１１－１１１１", "card number"),
+            ("total 12. 4111 1111 1111 1111", "card number"),
+            // E-mail, whatever stands after it and before the at sign.
+            ("ann@example.com...", "e-mail address"),
+            ("ann@example.com...and more", "e-mail address"),
+            ("ann@example.com-", "e-mail address"),
+            ("ann@example.com-urgent", "e-mail address"),
+            ("ann@mail.example.com.", "e-mail address"),
+            ("ann@example.xn--p1ai", "e-mail address"),
+            ("ann@xn--e1afmkfd.xn--p1ai.", "e-mail address"),
+            ("ann@b\u{fc}cher.example", "e-mail address"),
+            ("\"ann smith\"@example.com", "e-mail address"),
+            (
+                "{\"to\":\"\\\"ann smith\\\"@example.com\"}",
+                "e-mail address",
+            ),
+            ("ann\u{200b}@exam\u{ad}ple.com", "e-mail address"),
+            ("ann\u{ff20}example\u{3002}com", "e-mail address"),
+            ("ann@example.com1.org", "e-mail address"),
+            // Phones, written otherwise or with something after them.
+            ("(212)-555-0123", "phone number"),
+            ("(212).555.0123", "phone number"),
+            ("212-555-0123x45", "phone number"),
+            ("(212) 555-0123ext4", "phone number"),
+            ("212  555  0123", "phone number"),
+            ("+49 30 1234567 or write", "phone number"),
+            ("+49301234567abc", "phone number"),
+            ("+49 30 1234567 20261131", "phone number"),
+            ("+٤٩ ٣٠ ١٢٣٤٥٦٧", "phone number"),
+            ("123\u{2010}45\u{2010}6789", "social security number"),
+            ("١٢٣-٤٥-٦٧٨٩", "social security number"),
+            ("12\u{200b}3-45-6789", "social security number"),
         ];
         for (text, kind) in table {
             assert_eq!(found(text), [kind], "{text}");
@@ -311,9 +436,50 @@ mod tests {
             "@example.com",
             "a @ b.c",
             "550e8400-e29b-41d4-a716-446655440000",
+            // Fractions, versions and lists are no cards, whatever their digits add up to.
+            "0.4111111111111111",
+            "{\"x\":-12.4111111111111111}",
+            "v1.4111111111111111",
+            "4111\n1111\n1111\n1112",
+            "4111.1111.1111.1112",
+            "4111    1111,1111;1111",
+            "41.11.11.11.11.11.11.11",
+            "41\n11\n11\n11\n11\n11\n11\n11",
+            "٤١١١١١١١١١١١١١١٢",
+            "[\"a\",\"@example.com\"]",
+            "{\"@example.com\":1}",
+            "\"@example.com\"",
+            "https://example.com/@ann.example",
+            "ann@example",
+            "ann@example.c",
+            "ann@example..com",
+            "ann@1.2.3",
+            "ann@example.c0m",
+            "212-555-01234",
+            "+1234567",
+            "+ 1 2 3",
+            "1+1=2, 3+4567=4570",
+            "C:\\new\\table",
         ];
         for text in table {
             assert_eq!(found(text), Vec::<&str>::new(), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_to_its_end(text in ".{0,80}|[0-9 .+()@x\\\\u\n-]{0,80}") {
+            kinds_in(&text);
+        }
+
+        #[test]
+        fn a_card_is_found_whatever_its_groups_are_set_apart_with(
+            apart in proptest::collection::vec("\u{ad}?([ .-]{1,3}|\n)\u{200b}?", 3),
+        ) {
+            let [a, b, c] = &apart[..] else { unreachable!("three were asked for") };
+            proptest::prop_assert_eq!(found(&format!("4111{a}1111{b}1111{c}1111")), ["card number"]);
+            let near_miss = format!("4111{a}1111{b}1111{c}1112");
+            proptest::prop_assert!(!found(&near_miss).contains(&"card number"));
         }
     }
 

@@ -3,7 +3,8 @@
 //! URLs are read by hand, and what is out of the ordinary is refused rather than understood: parsers
 //! disagree on it, and the one that fetches may read it the other way. So there is no user
 //! information, no backslash, no blank or control character, no percent sign in a host, no missing
-//! slash, and no address that is not in the usual form and not one of the forms known here.
+//! slash, no name that could not be registered, and no address that is not in the usual form and not
+//! one of the forms known here.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,10 +14,12 @@ use crate::error::JobError;
 use crate::guard::{ContentGuard, Gate, Guard};
 
 /// Refuses URLs of other schemes than the allowed ones (`https` and `http` unless set), and such as
-/// lead to loopback, link-local, private or unique-local addresses, however they are written.
+/// lead to loopback, link-local, private, unique-local or otherwise special addresses, however they
+/// are written, or to names of a local network. What it cannot read it refuses.
 ///
 /// It judges the URL, not where it leads: **a name may resolve to a private address, and a server
-/// may redirect to one**. The tool that fetches has to check each address that it is about to
+/// may redirect to one**; a name may also be looked up under the search domains of the machine that
+/// fetches, and a network may translate addresses of its own to IPv4. The tool that fetches has to check each address that it is about to
 /// connect to, with [`check_address`](Self::check_address), and each redirect with
 /// [`check`](Self::check).
 ///
@@ -145,15 +148,41 @@ fn split(url: &str) -> Result<(String, String), &'static str> {
             None => (authority.to_owned(), ""),
         },
     };
-    let port_is_a_number = match port.strip_prefix(':') {
-        None => port.is_empty(),
-        Some(number) => number.is_empty() || number.parse::<u16>().is_ok(),
-    };
+    // Digits alone: the standard library takes a sign, and whoever fetches may not.
+    let port_is_a_number = port.is_empty()
+        || port.strip_prefix(':').is_some_and(|number| {
+            number.bytes().all(|byte| byte.is_ascii_digit()) && number.parse::<u16>().is_ok()
+        });
     if !port_is_a_number {
         return Err("the port of a URL must be a number");
     }
     Ok((scheme.to_ascii_lowercase(), host.to_ascii_lowercase()))
 }
+
+/// Names that end in these are a machine's own, a local network's, or a platform's: reserved for
+/// that, in use for that, or both.
+const LOCAL_SUFFIXES: [&[&str]; 18] = [
+    &["localhost"],
+    &["localhost4"],
+    &["localhost6"],
+    &["localdomain"],
+    &["localdomain4"],
+    &["localdomain6"],
+    &["local"],
+    &["internal"],
+    &["intranet"],
+    &["private"],
+    &["corp"],
+    &["home"],
+    &["lan"],
+    &["svc"],
+    &["invalid"],
+    // `home.arpa`, reversed addresses, and others under which nobody serves pages.
+    &["arpa"],
+    // Where Google's machines ask about themselves, and where Azure's do.
+    &["metadata", "goog"],
+    &["metadata", "azure", "com"],
+];
 
 fn check_host(host: &str) -> Result<(), JobError> {
     if let Some(address) = host
@@ -168,14 +197,9 @@ fn check_host(host: &str) -> Result<(), JobError> {
     // A name may end in one dot. More are no name.
     let name = host.strip_suffix('.').unwrap_or(host);
     let labels: Vec<_> = name.split('.').collect();
-    let is_name = labels.iter().all(|label| {
-        !label.is_empty()
-            && label
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-    });
-    if !is_name {
-        return Err(JobError::guardrail("the host of the URL is no host name"));
+    let no_name = || JobError::guardrail("the host of the URL is no host name");
+    if name.len() > 253 || !labels.iter().all(|label| is_label(label)) {
+        return Err(no_name());
     }
     let last = labels.last().copied().unwrap_or_default();
     if is_number(last) {
@@ -184,12 +208,35 @@ fn check_host(host: &str) -> Result<(), JobError> {
             .ok_or_else(|| JobError::guardrail("the IPv4 address of the URL does not parse"))?;
         return check_address(address.into());
     }
-    if labels.len() == 1 || matches!(last, "localhost" | "localdomain" | "local" | "internal") {
+    let local = labels.len() == 1
+        || LOCAL_SUFFIXES.iter().any(|suffix| {
+            labels
+                .iter()
+                .rev()
+                .zip(suffix.iter().rev())
+                .filter(|(label, of_suffix)| label == of_suffix)
+                .count()
+                == suffix.len()
+        });
+    if local {
         return Err(JobError::guardrail(
             "the URL must not lead into the local network",
         ));
     }
-    Ok(())
+    // All top levels there are: letters, or punycode.
+    let is_top = last.len() >= 2
+        && (last.starts_with("xn--") || last.bytes().all(|byte| byte.is_ascii_lowercase()));
+    if is_top { Ok(()) } else { Err(no_name()) }
+}
+
+/// A part of a host name, in lower case. Underscores are no part of one by the letter, but hosts with
+/// them are served.
+fn is_label(label: &str) -> bool {
+    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    (1..=63).contains(&label.len())
+        && label.bytes().all(|byte| inside(byte) || byte == b'-')
+        && !label.starts_with('-')
+        && !label.ends_with('-')
 }
 
 /// Whether a host that ends in this is read as an IPv4 address.
@@ -240,33 +287,44 @@ fn check_address(address: IpAddr) -> Result<(), JobError> {
     ))
 }
 
+/// What IANA's registry of special addresses does not list, so the world may reach it.
 fn is_public_v4(address: Ipv4Addr) -> bool {
-    let [a, b, c, _] = address.octets();
+    let [a, b, c, d] = address.octets();
     !(a == 0
         || address.is_loopback()
         || address.is_private()
         || address.is_link_local()
-        // Shared by a carrier's customers, and kept for protocols and benchmarks.
+        // Shared by a carrier's customers, and kept for protocols, relays and benchmarks.
         || a == 100 && (64..128).contains(&b)
-        || a == 192 && b == 0 && c == 0
+        || (a, b, c) == (192, 0, 0)
+        || (a, b, c) == (192, 88, 99)
         || a == 198 && (b == 18 || b == 19)
+        // For documentation.
+        || (a, b, c) == (192, 0, 2)
+        || (a, b, c) == (198, 51, 100)
+        || (a, b, c) == (203, 0, 113)
+        // Where Azure's machines reach their host: public by its number alone.
+        || (a, b, c, d) == (168, 63, 129, 16)
         // Multicast, reserved and broadcast.
         || a >= 224)
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
-    let segments = address.segments();
-    let [s0, s1, s2, s3, s4, s5, s6, s7] = segments;
+    let [s0, s1, s2, s3, s4, s5, s6, s7] = address.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from(u32::from(high) << 16 | u32::from(low));
     match (s0, s1, s2, s3, s4, s5) {
         // Mapped and translated addresses are the IPv4 ones in them. ::1 and :: are among these.
         (0, 0, 0, 0, 0, 0 | 0xffff) | (0, 0, 0, 0, 0xffff, 0) | (0x64, 0xff9b, 0, 0, 0, 0) => {
             is_public_v4(v4(s6, s7))
         }
-        // Carried in IPv4.
+        // ISATAP, under whatever prefix: carried in IPv4 to the address at the end.
+        (_, _, _, _, 0 | 0x200, 0x5efe) if !is_public_v4(v4(s6, s7)) => false,
+        // 6to4: carried in IPv4.
         (0x2002, high, low, ..) => is_public_v4(v4(high, low)),
-        // What is given out to the world, but for what is tunnelled through somebody.
-        (0x2001, 0, ..) => false,
+        // Kept for protocols (Teredo, benchmarks, identifiers and more), and for documentation.
+        (0x2001, 0..=0x1ff | 0xdb8, ..) => false,
+        (0x3fff, 0..=0xfff, ..) => false,
+        // What is given out to the world is all in this block.
         _ => s0 & 0xe000 == 0x2000,
     }
 }
@@ -296,6 +354,32 @@ mod tests {
             "https://3com.example/",
             "https://172.32.0.1/",
             "https://100.128.0.1/",
+            "https://example.com:00443/",
+            "https://my_bucket.store.example.com/",
+            "https://a-b.example.com/",
+            "https://a--b.example.com/",
+            "https://localhost.example.com/",
+            "https://metadata.example.com/",
+            "https://goog.example.com/",
+            "https://local.example/",
+            "https://arpa.example/",
+            "https://internal-docs.example.com/",
+            "https://example.xn--p1ai/",
+            "https://192.0.1.1/",
+            "https://192.0.3.1/",
+            "https://192.88.98.1/",
+            "https://198.17.0.1/",
+            "https://198.20.0.1/",
+            "https://168.63.129.17/",
+            "https://100.63.255.255/",
+            "https://223.255.255.254/",
+            "https://[2001:200::1]/",
+            "https://[2001:db9::1]/",
+            "https://[3ffe:ffff::1]/",
+            "https://[2a00:1450::1:5efe:10.0.0.1]/",
+            "https://[2a00:1450::0:5efe:8.8.8.8]/",
+            "https://[2002:808:808::1]/",
+            "https://[64:ff9b::8.8.8.8]/",
         ] {
             assert!(check(url).is_ok(), "{url}: {:?}", check(url));
         }
@@ -391,6 +475,102 @@ mod tests {
             "http://router/",
             "http://127%2e0.0.1/",
             "http://%31%32%37.0.0.1/",
+            "http://example.com:+80/",
+            "http://example.com:-1/",
+            "http://example.com: 80/",
+            "http://example.com:8_0/",
+            "http://example.com:0x50/",
+            "http://example.com:/",
+            "http://example.com:80:80/",
+            "http://[2606:4700::1111]:+443/",
+            "http://[2606:4700::1111]443/",
+            "http://[2606:4700::1111]:/",
+            "http://%6c%6fcalhost/",
+            "http://example.com%2f@127.0.0.1/",
+            "http://user%40example.com/",
+            "http://exa\u{ad}mple.com/",
+            "http://example\u{3002}com/",
+            "http://example\u{ff0e}com/",
+            "http://example.com\r\n.evil/",
+            "http://127.0.0.1\t/",
+            "http:\\\\127.0.0.1/",
+            "http://example.com\\.evil/",
+            "http://-a.-b/",
+            "http://-a.example/",
+            "http://a-.example/",
+            "http://xn--localhost-/",
+            "http://a.example-/",
+            "http://.example.com/",
+            "http://a..example.com/",
+            "http://example.c/",
+            "http://example.c0m/",
+            "http://example.1e3/",
+            "http://example.0b1/",
+            "http://1.2.3.4.x/",
+            // Local names.
+            "http://localhost4/",
+            "http://localhost6/",
+            "http://localhost4.localdomain4/",
+            "http://localhost6.localdomain6./",
+            "http://a.localhost/",
+            "http://A.b.LOCALHOST./",
+            "http://metadata.goog/",
+            "http://x.Metadata.Goog./",
+            "http://metadata.azure.com/",
+            "http://kubernetes.default.svc/",
+            "http://kubernetes.default.svc.cluster.local/",
+            "http://printer.lan/",
+            "http://router.home/",
+            "http://router.home.arpa/",
+            "http://1.0.0.127.in-addr.arpa/",
+            "http://wiki.intranet/",
+            "http://wiki.corp/",
+            "http://wiki.private/",
+            "http://ip-10-0-0-1.ec2.internal/",
+            "http://a.invalid/",
+            // Special addresses.
+            "http://168.63.129.16/",
+            "http://0xa83f8110/",
+            "http://[::ffff:168.63.129.16]/",
+            "http://[64:ff9b::a83f:8110]/",
+            "http://169.254.0.1/",
+            "http://100.100.100.200/",
+            "http://100.127.255.255/",
+            "http://192.0.0.192/",
+            "http://192.0.2.1/",
+            "http://198.51.100.1/",
+            "http://203.0.113.1/",
+            "http://192.88.99.1/",
+            "http://198.19.255.255/",
+            "http://240.0.0.1/",
+            "http://239.1.1.1/",
+            "http://[2001:db8::1]/",
+            "http://[2001:2::1]/",
+            "http://[2001:10::1]/",
+            "http://[2001:1f::1]/",
+            "http://[2001:20::1]/",
+            "http://[2001:2f::1]/",
+            "http://[2001:1ff::1]/",
+            "http://[3fff::1]/",
+            "http://[3fff:fff::1]/",
+            "http://[5f00::1]/",
+            "http://[100::1]/",
+            "http://[64:ff9b::7f00:1]/",
+            "http://[64:ff9b:1::8.8.8.8]/",
+            "http://[64:ff9b:1:fffe::10.0.0.1]/",
+            "http://[2002:a00:1::1]/",
+            "http://[2002:a83f:8110::]/",
+            "http://[2002:a9fe:a9fe::]/",
+            "http://[2001:0:7f00:1::]/",
+            "http://[2001::f5ff:fffe]/",
+            "http://[2a00:1450::0:5efe:10.0.0.1]/",
+            "http://[2a00:1450::200:5efe:192.168.0.1]/",
+            "http://[::ffff:0:10.0.0.1]/",
+            "http://[::10.0.0.1]/",
+            "http://[fec0::1]/",
+            "http://[2606:4700::1111%eth0]/",
+            "http://[v1.x]/",
+            "http://[127.0.0.1]/",
             "http://①②⑦.0.0.1/",
             "http://127。0。0。1/",
             "http://ｌocalhost/",
@@ -400,6 +580,37 @@ mod tests {
                 verdict.as_ref().is_err_and(JobError::is_correctable),
                 "{url}: {verdict:?}"
             );
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_written_gets_a_verdict(url in ".{0,60}|https?://[0-9a-fx.:@%\\[\\]/-]{0,40}") {
+            let _ = check(&url);
+        }
+
+        /// However an address is written, the verdict is that on the address.
+        #[test]
+        fn an_address_is_judged_as_itself_in_every_form(bits: u32) {
+            let address = Ipv4Addr::from(bits);
+            let [a, b, c, d] = address.octets();
+            let mapped = address.to_ipv6_mapped();
+            let forms = [
+                address.to_string(),
+                bits.to_string(),
+                format!("0x{bits:X}"),
+                format!("0{bits:o}."),
+                format!("0{a:o}.0x{b:x}.{c}.{d}"),
+                format!("{a}.{}", bits & 0x00ff_ffff),
+                format!("{a}.{b}.{}", bits & 0xffff),
+                format!("[{mapped}]"),
+                format!("[::ffff:{:x}:{:x}]", bits >> 16, bits & 0xffff),
+                format!("[64:ff9b::{address}]"),
+            ];
+            let public = check_address(address.into()).is_ok();
+            for form in forms {
+                proptest::prop_assert_eq!(check(&format!("http://{form}/")).is_ok(), public, "{}", form);
+            }
         }
     }
 

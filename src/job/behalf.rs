@@ -1,0 +1,69 @@
+//! For whom foreign code runs (`DOOR-1`, `SCP-3`).
+//!
+//! What a job hands to the runtime (a callback, an observer, a job that is submitted later) may run
+//! on a thread that is not the job's. It runs there for the job that handed it over: what it submits
+//! is judged as that job's, and that of a leaf is refused.
+//!
+//! # Invariants
+//!
+//! 1. Who hands something over is noted when it is handed over, never found out where it runs.
+//! 2. Nothing of a job is kept alive by it but who the job is and what it is bound to.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+use super::snapshot::JobProfile;
+use crate::guard::ScopeGuard;
+
+/// A job, as the author of code.
+pub(crate) struct Behalf {
+    pub(crate) profile: Arc<JobProfile>,
+    pub(crate) orchestrator: bool,
+    /// What the job is bound to.
+    pub(crate) guard: ScopeGuard,
+}
+
+impl fmt::Debug for Behalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Behalf")
+            .field(&self.profile.ids.job)
+            .finish()
+    }
+}
+
+crate::sync::thread_local! {
+    static HERE: RefCell<Option<Arc<Behalf>>> = const { RefCell::new(None) };
+}
+
+/// For whom the code runs that the calling thread is in; none outside any job.
+pub(crate) fn here() -> Option<Arc<Behalf>> {
+    HERE.with(|here| here.borrow().clone())
+}
+
+/// Puts the thread back to whom it ran for before.
+#[must_use]
+pub(crate) struct Acting {
+    before: Option<Arc<Behalf>>,
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        let over = HERE.with(|here| here.replace(self.before.take()));
+        // Outside of the borrow: the last scope of a user's may go with it.
+        drop(over);
+    }
+}
+
+/// The thread runs for `behalf`, or for nobody, until the answer is dropped.
+pub(crate) fn enter(behalf: Option<Arc<Behalf>>) -> Acting {
+    Acting {
+        before: HERE.with(|here| here.replace(behalf)),
+    }
+}
+
+/// Runs code that somebody handed over, for whoever did.
+pub(crate) fn acting<R>(behalf: Option<&Arc<Behalf>>, work: impl FnOnce() -> R) -> R {
+    let _acting = enter(behalf.cloned());
+    work()
+}
