@@ -68,19 +68,15 @@ impl Shortfall {
 /// Every entry is asked even after one was short, and an error wins over shortness, the first in
 /// entry order: whether a demand is refused must not depend on who else is short.
 pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Result<Look, Defect> {
-    // The take checks as well: with one account there is nothing to be asked before.
-    let is_single = demand.entries().len() == 1;
-    if !is_single {
-        let short = match shortness(demand, ahead, now) {
-            Ok(short) => short,
-            Err(refusal) => return Ok(refusal),
-        };
-        if !short.is_empty() {
-            return Ok(Look::Short(Shortfall {
-                entries: short,
-                declined: false,
-            }));
-        }
+    let short = match shortness(demand, ahead, now) {
+        Ok(short) => short,
+        Err(refusal) => return Ok(refusal),
+    };
+    if !short.is_empty() {
+        return Ok(Look::Short(Shortfall {
+            entries: short,
+            declined: false,
+        }));
     }
     let mut taken = 0;
     let took = contain_result("limiter", || {
@@ -110,7 +106,7 @@ pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Res
             let until = entry.and_then(|it| earliest(&**it, reserved_on(ahead, &**it), now));
             Look::Short(Shortfall {
                 entries: ShortEntries::from_iter([(taken, until)]),
-                declined: !is_single,
+                declined: true,
             })
         }
     })
