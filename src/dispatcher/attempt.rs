@@ -43,7 +43,11 @@ pub(super) fn attempt(
 ) -> Outcome {
     let job = entry.job();
     let context = JobContext::new(Arc::clone(job));
-    let requirements = asking(inner, entry, || contain("job", || body.requirements()))??;
+    let requirements = if body.may_hold() {
+        asking(inner, entry, || contain("job", || body.requirements()))??
+    } else {
+        JobRequirements::none()
+    };
     let result = admitted(inner, entry, &context, &requirements, body, number);
     discard(requirements);
     result

@@ -11,6 +11,11 @@ use super::orchestrator::{Doer, OrchestratorContext};
 
 /// What an attempt calls. Everything behind it is a user's code; the caller contains it.
 pub(super) trait Body: Send {
+    /// Whether it may need anything. Of what may not, no code of a user's is asked.
+    fn may_hold(&self) -> bool {
+        true
+    }
+
     fn requirements(&self) -> JobRequirements;
 
     fn pre_execute(
@@ -59,6 +64,10 @@ impl<J: Job> Body for LeafBody<J> {
 pub(super) struct OrchestratorBody<D>(pub(super) D);
 
 impl<D: Doer> Body for OrchestratorBody<D> {
+    fn may_hold(&self) -> bool {
+        false
+    }
+
     fn requirements(&self) -> JobRequirements {
         JobRequirements::none()
     }

@@ -5,7 +5,9 @@
 //! # Invariants
 //!
 //! 1. Arming and disarming cost O(log n), and nothing of a disarmed alarm is left.
-//! 2. The thread sleeps to the earliest instant; arming an earlier one wakes it.
+//! 2. The thread looks again at `looks_at` or sooner, which is no later than the earliest instant.
+//!    Arming an earlier one wakes it. Disarming wakes nobody, so that a job whose alarm is never
+//!    needed costs the thread nothing: it looks once at the instant of the first of many.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ struct State<A> {
     alarms: BTreeMap<AlarmKey, A>,
     armed: u64,
     stopped: bool,
+    /// When the thread looks again by itself; none is never.
+    looks_at: Option<Instant>,
 }
 
 impl<A> Timer<A> {
@@ -39,6 +43,7 @@ impl<A> Timer<A> {
                 alarms: BTreeMap::new(),
                 armed: 0,
                 stopped: false,
+                looks_at: None,
             }),
             cell: WaitCell::new(),
         }
@@ -50,7 +55,7 @@ impl<A> Timer<A> {
 
     /// Has `alarm` ring at `at`. After the stop it is dropped.
     pub(super) fn arm(&self, at: Instant, alarm: A) -> AlarmKey {
-        let (key, earliest, late) = {
+        let (key, is_sooner, late) = {
             let mut state = self.state.lock();
             state.armed += 1;
             let key = AlarmKey {
@@ -63,11 +68,15 @@ impl<A> Timer<A> {
                 state.alarms.insert(key, alarm);
                 None
             };
-            let earliest = state.alarms.first_key_value().map(|(key, _)| *key);
-            (key, earliest, late)
+            let is_sooner = state.looks_at.is_none_or(|instant| at < instant);
+            if is_sooner {
+                // Whoever comes before the thread has looked need not wake it as well.
+                state.looks_at = Some(at);
+            }
+            (key, is_sooner, late)
         };
         drop(late);
-        if earliest == Some(key) {
+        if is_sooner {
             self.cell.notify();
         }
         key
@@ -125,7 +134,10 @@ impl<A> Timer<A> {
                     }
                     due.push(first.remove());
                 }
-                (due, state.alarms.first_key_value().map(|(key, _)| key.at))
+                let next = state.alarms.first_key_value().map(|(key, _)| key.at);
+                // After ringing it looks again at once.
+                state.looks_at = if due.is_empty() { next } else { Some(now) };
+                (due, next)
             };
             if due.is_empty() {
                 clock.wait_until(&self.cell, seen, next);
