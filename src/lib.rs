@@ -152,8 +152,8 @@ pub use dispatcher::{
     UnresponsiveReason, doer_fn, governor,
 };
 pub use error::{
-    CorrectionSignal, ErrorKind, JobError, ResultExt, RetrySignal, TruncationSignal,
-    UpstreamFailure, UpstreamSignal,
+    ContextOverflow, CorrectionSignal, ErrorKind, HttpFailure, JobError, ResultExt, RetrySignal,
+    TruncationSignal, UpstreamFailure, UpstreamSignal, failure_text, says_out_of_money,
 };
 pub use job::{
     CancellationToken, DEFAULT_TIMEOUT, DEFAULT_UPSTREAM_RETRIES, FnJob, Job, JobContext,

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use super::entry::Entry;
-use super::inner::{Inner, ResolvedModel};
+use super::inner::Inner;
+use super::models::ResolvedModel;
 use super::orchestrator::OrchestratorContext;
+use super::rerun::Execution;
 use super::timer::AlarmKey;
 use super::{door, governor, rerun, settle};
 use crate::admission::Demand;
@@ -38,12 +40,13 @@ pub(super) fn attempt(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
     body: &mut dyn Body,
-    number: u32,
+    execution: &mut Execution,
 ) -> Outcome {
     let job = entry.job();
     let context = JobContext::new(Arc::clone(job));
+    execution.models.clear();
     let requirements = contain("job", || body.requirements())?;
-    let result = admitted(inner, entry, &context, &requirements, body, number);
+    let result = admitted(inner, entry, &context, &requirements, body, execution);
     discard(requirements);
     result
 }
@@ -54,18 +57,16 @@ fn admitted(
     context: &JobContext,
     requirements: &JobRequirements,
     body: &mut dyn Body,
-    number: u32,
+    execution: &mut Execution,
 ) -> Outcome {
     let job = entry.job();
     // What an attempt asks for may differ from what was asked at the door; the rules do not.
     door::judge_terms(job, requirements, || {
         contain("requirements", || requirements.summary()).unwrap_or_default()
     })?;
-    let models = requirements
-        .models
-        .iter()
-        .map(|need| inner.resolve(need))
-        .collect::<Result<Vec<_>, _>>()?;
+    let models = inner
+        .models()
+        .resolve(inner.limiters(), job, &requirements.models, execution)?;
     let demand = contain("requirements", || assemble(inner, requirements, &models))?;
     let holds = !demand.is_empty();
 
@@ -80,7 +81,10 @@ fn admitted(
             }
         })?;
     job.note_waits(grant.wait(), grant.waits());
-    let models = models.into_iter().map(|model| model.access(job)).collect();
+    let models = models
+        .into_iter()
+        .map(|model| model.access(inner.models(), job))
+        .collect();
     let resources = ResourceSet::new(grant, models);
     entry.set_attempt(Some(Arc::clone(&resources)));
     // From here to the close the job holds; a panic of ours on the way gives it back all the same.
@@ -110,6 +114,7 @@ fn admitted(
         return Err(interruption);
     }
 
+    let number = execution.attempt;
     let outcome = work(inner, context, requirements, &resources, body, number);
     tell_limits(inner, requirements, &outcome);
     match (held.close(), outcome) {

@@ -205,6 +205,8 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
         log::error!("{error}");
     }
     let calls: Arc<[ModelCall]> = job.take_model_calls().into();
+    // Before anybody hears of the end: whoever does finds the books closed (COST-3).
+    inner.models().settle(job, &calls);
     tell_end(job, state, &outcome, calls);
     let counted = inner.leave(job);
     let dependents = job.settle(outcome);
