@@ -97,7 +97,7 @@ fn a_file_says_everything_that_code_can() {
     );
     assert_eq!(old.prices, None);
     assert_eq!(catalog.get("vectors").unwrap().kind, ModelKind::Embeddings);
-    assert_eq!(catalog.pins(Grade::Micro), [small.clone()]);
+    assert_eq!(catalog.pins(Grade::Micro), std::slice::from_ref(small));
     assert_eq!(catalog.embeddings_pins().len(), 1);
     assert_eq!(catalog.entries().count(), 3);
 }
