@@ -1073,6 +1073,19 @@ mod tests {
         assert!(StdError::source(&error).is_some());
     }
 
+    // case ERR-10
+    #[test]
+    fn a_failed_dependency_names_itself_and_is_no_fault_of_the_input() {
+        let cause = JobError::invalid_input("query", "", "must not be blank");
+        let error = JobError::dependency_failed("Lookup-7", cause);
+        assert!(
+            matches!(error.kind(), ErrorKind::DependencyFailed { dependency }
+            if dependency == "Lookup-7")
+        );
+        assert!(!error.is_correctable() && StdError::source(&error).is_some());
+        assert!(!JobError::deadlock("both wait").is_correctable());
+    }
+
     // case ERR-25
     #[test]
     fn an_io_error_wrapped_as_a_service_has_no_status_and_its_own_text() {

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. A job is settled by whoever takes its settlement token; everybody else does nothing.
-//! 2. The order on every path: state, terminal event, the workflow's end for a root, teardown, and
+//! 2. The order on every path: state, spend gates, terminal event, the workflow's end for a root, teardown, and
 //!    the handle last.
 
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use nucleo_runtime::events::{Event, ModelCall};
 use nucleo_runtime::llm::ScriptedClient;
@@ -83,6 +84,30 @@ fn a_caller_back_from_get_sees_the_books_closed_on_every_path() {
     handle.get().unwrap_err();
     closed(53);
     assert_eq!(provider.calls(), 55);
+}
+
+#[test]
+fn a_job_that_is_left_behind_commits_nothing_any_more() {
+    let (run, ledger) = books(&FaultyProvider::new("acme", "42"));
+    let (ready, is_ready) = mpsc::channel();
+    let (go, goes) = mpsc::channel::<()>();
+    let job = job_fn(needs, move |resources, _| -> Result<(), JobError> {
+        resources.model(ANSWER)?.client().respond(&question())?;
+        ready.send(()).unwrap();
+        // Looks at nothing, and so ignores both phases of its timeout.
+        let _ = goes.recv();
+        Ok(())
+    });
+    let handle = run.submit(job.timeout(Some(Duration::from_secs(10))));
+    is_ready.recv().unwrap();
+    run.clock.advance(Duration::from_secs(10));
+    nucleo_runtime::testing::quiesce(&run.dispatcher);
+    run.clock.advance(Duration::from_secs(1));
+    assert!(handle.get().unwrap_err().is_timed_out());
+    let id = run.workflow.id();
+    assert_eq!(ledger.committed(id, USD), money("0 USD"));
+    assert_eq!(ledger.spent(id, USD), billionths(USED));
+    go.send(()).unwrap();
 }
 
 fn needs() -> JobRequirements {
