@@ -15,6 +15,7 @@ pub mod governor;
 mod guarding;
 mod inner;
 mod limiters;
+mod models;
 mod orchestrator;
 mod reaper;
 mod rerun;
@@ -45,6 +46,7 @@ use crate::error::JobError;
 use crate::events::{EventFilter, MessageBus, Observer, SubscribeError, Subscription};
 use crate::job::JobHandle;
 use crate::job::core::Supervisor;
+use crate::models::{Catalog, ComplianceEnvelope};
 
 pub use builder::{BuildError, JobDispatcherBuilder};
 pub use delayed::DelayedHandle;
@@ -232,6 +234,41 @@ impl JobDispatcher {
     #[must_use]
     pub fn databases(&self) -> &DbResourceProviders {
         self.inner().databases()
+    }
+
+    /// The models that it knows.
+    #[must_use]
+    pub fn catalog(&self) -> &Catalog {
+        self.inner().models().catalog()
+    }
+
+    /// Says which models may be used at all. Once, and before the start; until then a
+    /// [`DefaultComplianceEnvelope`](crate::models::DefaultComplianceEnvelope) judges.
+    ///
+    /// # Errors
+    /// `IllegalState` for a second time, and once it has been started.
+    pub fn seal_compliance_envelope(
+        &self,
+        envelope: impl ComplianceEnvelope,
+    ) -> Result<(), JobError> {
+        if self.inner().phase() != Phase::Built {
+            return Err(JobError::illegal_state(
+                "the dispatcher has been started: seal the compliance envelope before",
+            ));
+        }
+        if self.inner().models().seal(Arc::new(envelope)) {
+            Ok(())
+        } else {
+            Err(JobError::illegal_state(
+                "the compliance envelope is sealed: it is set once",
+            ))
+        }
+    }
+
+    /// Which models may be used at all. To look at it does not seal it.
+    #[must_use]
+    pub fn compliance_envelope(&self) -> Arc<dyn ComplianceEnvelope> {
+        Arc::clone(self.inner().models().envelope())
     }
 
     /// The source of time.

@@ -9,7 +9,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod http;
+mod overflow;
+mod redact;
 mod retry;
+mod text;
+
+pub use http::HttpFailure;
+pub use overflow::ContextOverflow;
+pub(crate) use text::text_says_out_of_money;
+pub use text::{failure_text, says_out_of_money};
 
 pub use retry::{CorrectionSignal, RetrySignal, TruncationSignal, UpstreamSignal};
 
@@ -135,8 +144,12 @@ pub enum ErrorKind {
     QuotaExhausted {
         /// The provider.
         provider: String,
-        /// The account.
+        /// The account, as the provider or the deployment knows it.
         account: String,
+        /// The model that was called, where that is known.
+        model: Option<String>,
+        /// The provider's words, where there were any.
+        message: Option<String>,
     },
     /// The workflow's spend cap does not allow this attempt.
     SpendCapExceeded {
@@ -153,10 +166,7 @@ pub enum ErrorKind {
         explanation: String,
     },
     /// The conversation does not fit the model's window.
-    ContextOverflow {
-        /// Both figures.
-        message: String,
-    },
+    ContextOverflow(ContextOverflow),
     /// Anything else that the caller cannot mend.
     Uncorrectable {
         /// What happened.
@@ -190,7 +200,7 @@ impl ErrorKind {
             Self::QuotaExhausted { .. } => "QuotaExhausted",
             Self::SpendCapExceeded { .. } => "SpendCapExceeded",
             Self::ProviderRefusal { .. } => "ProviderRefusal",
-            Self::ContextOverflow { .. } => "ContextOverflow",
+            Self::ContextOverflow(_) => "ContextOverflow",
             Self::Uncorrectable { .. } => "Uncorrectable",
             Self::Retry(_) => "Retry",
         }
@@ -205,8 +215,12 @@ pub struct UpstreamFailure {
     pub status: u16,
     /// The service.
     pub service: String,
+    /// Where it was asked, without a query; empty when that is not known.
+    pub endpoint: String,
     /// What it said.
     pub detail: String,
+    /// The first kilobyte of its answer; empty when there was none.
+    pub body: String,
     /// How long it asked to be left alone, where it did.
     pub retry_after: Option<Duration>,
 }
@@ -224,9 +238,22 @@ impl UpstreamFailure {
         Self {
             status,
             service: service.into(),
+            endpoint: String::new(),
             detail: detail.into(),
+            body: String::new(),
             retry_after: None,
         }
+    }
+
+    /// Adds where it was asked and what it answered, of which the first kilobyte is kept.
+    #[must_use]
+    pub fn answered(mut self, endpoint: &str, body: &str) -> Self {
+        self.endpoint = endpoint
+            .split_once('?')
+            .map_or(endpoint, |(path, _)| path)
+            .to_owned();
+        self.body = http::first_kilobyte(body).to_owned();
+        self
     }
 
     /// Adds the `Retry-After` that the service sent.
@@ -246,7 +273,9 @@ impl fmt::Display for UpstreamFailure {
         if !self.service.is_empty() {
             write!(f, " from {}", self.service)?;
         }
-        if !self.detail.is_empty() {
+        if !self.endpoint.is_empty() {
+            write!(f, " at {}: {}", self.endpoint, self.body)?;
+        } else if !self.detail.is_empty() {
             write!(f, ": {}", self.detail)?;
         }
         if let Some(wait) = self.retry_after {
@@ -376,6 +405,16 @@ impl JobError {
         Self::new(ErrorKind::TimedOut { budget })
     }
 
+    /// The account at a provider is out of money.
+    pub fn quota_exhausted(provider: impl Into<String>, account: impl Into<String>) -> Self {
+        Self::new(ErrorKind::QuotaExhausted {
+            provider: provider.into(),
+            account: account.into(),
+            model: None,
+            message: None,
+        })
+    }
+
     pub(crate) fn deadlock(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Deadlock {
             message: message.into(),
@@ -413,6 +452,11 @@ impl JobError {
     #[must_use]
     pub fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Self {
         self.edit(|inner| inner.source = Some(Arc::new(source)))
+    }
+
+    /// The same error, of another kind.
+    pub(crate) fn with_kind(self, kind: ErrorKind) -> Self {
+        self.edit(|inner| inner.kind = kind)
     }
 
     /// Keeps what the upstream service answered.
@@ -543,7 +587,31 @@ impl JobError {
                 budget: Some(budget),
             } => format!("The job exceeded its time budget ({budget:?})"),
             ErrorKind::TimedOut { budget: None } => "The job exceeded its time budget".to_owned(),
-            ErrorKind::ExternalService { service, details } => format!("{service}: {details}"),
+            ErrorKind::ExternalService { service, details } => match &self.inner.upstream {
+                Some(answer) if answer.status > 0 && !answer.endpoint.is_empty() => format!(
+                    "HTTP {} from {service} at {}: {}",
+                    answer.status, answer.endpoint, answer.body
+                ),
+                _ => format!("{service}: {details}"),
+            },
+            ErrorKind::QuotaExhausted {
+                provider,
+                account,
+                model,
+                message,
+            } => {
+                let mut notice = format!("OUT OF MONEY: the account at {provider} [{account}]");
+                if let Some(model) = model {
+                    notice.push_str(&format!(" cannot pay for {model}"));
+                } else {
+                    notice.push_str(" cannot pay");
+                }
+                notice.push_str(". Trying again does not help");
+                match message {
+                    Some(message) => format!("{notice}. {provider} says: {message}"),
+                    None => notice,
+                }
+            }
             _ => sentence(&self.to_string()),
         }
     }
@@ -575,7 +643,7 @@ fn sentence(text: &str) -> String {
 }
 
 /// A chain of causes that is longer is taken to go round in a circle.
-const MAX_CAUSES: usize = 64;
+pub(crate) const MAX_CAUSES: usize = 64;
 
 /// The [`JobError`]s in a chain of causes that starts at `first`, which is part of it.
 fn chain<'a>(
@@ -605,7 +673,6 @@ impl fmt::Display for JobError {
             | ErrorKind::Deadlock { message }
             | ErrorKind::ModelResolution { message }
             | ErrorKind::SpendCapExceeded { message }
-            | ErrorKind::ContextOverflow { message }
             | ErrorKind::Uncorrectable { message } => f.write_str(message),
             ErrorKind::ExternalService { service, details } => {
                 write!(f, "{service} failed: {details}")
@@ -628,8 +695,18 @@ impl fmt::Display for JobError {
                 write!(f, "the dependency {dependency} failed")
             }
             ErrorKind::ModelNotFound { model } => write!(f, "no model '{model}'"),
-            ErrorKind::QuotaExhausted { provider, account } => {
-                write!(f, "the account '{account}' at {provider} is out of money")
+            ErrorKind::ContextOverflow(overflow) => write!(f, "{overflow}"),
+            ErrorKind::QuotaExhausted {
+                provider,
+                account,
+                message,
+                ..
+            } => {
+                write!(f, "the account '{account}' at {provider} is out of money")?;
+                match message {
+                    Some(message) => write!(f, ": {message}"),
+                    None => Ok(()),
+                }
             }
             ErrorKind::ProviderRefusal {
                 model,
@@ -932,6 +1009,91 @@ mod tests {
     fn a_long_value_is_cut_at_a_character() {
         let error = JobError::invalid_input("text", "ä".repeat(1_000), "too long");
         assert!(error.to_string().len() < 600);
+    }
+
+    // case RTY-16
+    #[test]
+    fn out_of_money_is_told_as_that_and_never_run_again() {
+        let error = JobError::from_kind(ErrorKind::QuotaExhausted {
+            provider: "acme".into(),
+            account: "team-7".into(),
+            model: Some("acme-1".into()),
+            message: Some("add credit".into()),
+        });
+        assert!(!error.is_correctable() && error.retry_signal().is_none());
+        let text = error.llm_message();
+        assert!(text.starts_with("OUT OF MONEY"), "{text}");
+        assert!(text.contains("acme") && text.contains("[team-7]") && text.contains("acme-1"));
+        assert!(text.ends_with("add credit"), "{text}");
+        let bare = JobError::quota_exhausted("acme", "team-7").llm_message();
+        assert!(!bare.contains(" for ") && !bare.contains("says"), "{bare}");
+    }
+
+    // case ERR-01
+    #[test]
+    fn money_caps_missing_models_and_refusals_are_beyond_the_caller() {
+        let overflow = ContextOverflow::estimated("m", 2, 1);
+        for kind in [
+            ErrorKind::QuotaExhausted {
+                provider: "p".into(),
+                account: "a".into(),
+                model: None,
+                message: None,
+            },
+            ErrorKind::SpendCapExceeded {
+                message: "past the cap".into(),
+            },
+            ErrorKind::ModelNotFound { model: "m".into() },
+            ErrorKind::ModelResolution {
+                message: "none".into(),
+            },
+            ErrorKind::ProviderRefusal {
+                model: "m".into(),
+                category: "c".into(),
+                explanation: "e".into(),
+            },
+            ErrorKind::ContextOverflow(overflow),
+        ] {
+            let error = JobError::from_kind(kind);
+            assert!(!error.is_correctable(), "{error}");
+            assert!(error.retry_signal().is_none());
+        }
+    }
+
+    // case ERR-05
+    #[test]
+    fn a_final_failure_reads_the_same_to_a_model_and_keeps_its_cause() {
+        let cause = JobError::external("s", "d");
+        let error = JobError::from_kind(ErrorKind::SpendCapExceeded {
+            message: "The cap is reached".into(),
+        })
+        .with_source(cause);
+        assert_eq!(error.llm_message(), error.to_string());
+        assert!(!error.is_correctable());
+        assert!(StdError::source(&error).is_some());
+    }
+
+    // case ERR-10
+    #[test]
+    fn a_failed_dependency_names_itself_and_is_no_fault_of_the_input() {
+        let cause = JobError::invalid_input("query", "", "must not be blank");
+        let error = JobError::dependency_failed("Lookup-7", cause);
+        assert!(
+            matches!(error.kind(), ErrorKind::DependencyFailed { dependency }
+            if dependency == "Lookup-7")
+        );
+        assert!(!error.is_correctable() && StdError::source(&error).is_some());
+        assert!(!JobError::deadlock("both wait").is_correctable());
+    }
+
+    // case ERR-25
+    #[test]
+    fn an_io_error_wrapped_as_a_service_has_no_status_and_its_own_text() {
+        let inner = io::Error::new(io::ErrorKind::ConnectionReset, "connection reset");
+        let error = Err::<(), _>(inner).external("claims").unwrap_err();
+        let failure = error.upstream_failure().unwrap();
+        assert_eq!((failure.status, &*failure.detail), (0, "connection reset"));
+        assert_eq!(failure.service, "claims");
     }
 
     // case ST-12

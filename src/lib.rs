@@ -91,6 +91,36 @@
 //! A job may also be submitted [`after`](Submission::after) others: it waits for them without a
 //! thread, and finds their results on its context.
 //!
+//! # Models
+//!
+//! A job says how much model it needs; a catalog says which model that is, and what it costs
+//! ([`models`], [`llm`]).
+//!
+//! ```
+//! use nucleo_runtime::llm::{Conversation, ScriptedClient};
+//! use nucleo_runtime::models::{Catalog, Depth, Grade, ModelSlot, OutputSize};
+//! use nucleo_runtime::{JobDispatcher, JobRequirements, Workflow, job_fn};
+//! use std::sync::Arc;
+//!
+//! const ANSWER: ModelSlot = ModelSlot::new("answer");
+//!
+//! let dispatcher = JobDispatcher::builder()
+//!     .catalog(Catalog::starter())
+//!     .client("scripted", Arc::new(ScriptedClient::from_fn(|_| "42")))
+//!     .build()?;
+//! dispatcher.start()?;
+//! let ask = job_fn(
+//!     || JobRequirements::none().model(ANSWER, Grade::Small, Depth::Quick, 20, OutputSize::Verdict),
+//!     |resources, _| {
+//!         let question = Conversation::new().user("What is six times seven?");
+//!         Ok(resources.model(ANSWER)?.client().respond(&question)?.text().to_owned())
+//!     },
+//! );
+//! let workflow = Workflow::new("alice", "questions")?;
+//! assert_eq!(*dispatcher.submit(&workflow, ask)?.get()?, "42");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # What may be reached
 //!
 //! What a model writes is untrusted. A flow is bound to a scope and every submission in it is judged
@@ -117,8 +147,8 @@
 //!
 //! # Features
 //!
-//! `sqlite` brings SQLite through rusqlite, `serde` brings `Serialize` for snapshots, `full` brings
-//! all of them. None is on by default.
+//! `sqlite` brings SQLite through rusqlite, `serde` brings `Serialize` for snapshots, `catalog-file`
+//! reads catalogs of models from TOML and JSON, `full` brings all of them. None is on by default.
 //!
 //! The repository has a guide (`docs/guide`), the rules with their ids (`docs/contract.md`) and the
 //! map of the code (`docs/architecture.md`).
@@ -152,8 +182,8 @@ pub use dispatcher::{
     UnresponsiveReason, doer_fn, governor,
 };
 pub use error::{
-    CorrectionSignal, ErrorKind, JobError, ResultExt, RetrySignal, TruncationSignal,
-    UpstreamFailure, UpstreamSignal,
+    ContextOverflow, CorrectionSignal, ErrorKind, HttpFailure, JobError, ResultExt, RetrySignal,
+    TruncationSignal, UpstreamFailure, UpstreamSignal, failure_text, says_out_of_money,
 };
 pub use job::{
     CancellationToken, DEFAULT_TIMEOUT, DEFAULT_UPSTREAM_RETRIES, FnJob, Job, JobContext,
@@ -170,6 +200,8 @@ mod guide {
     mod first_job {}
     #[doc = include_str!("../docs/guide/resources.md")]
     mod resources {}
+    #[doc = include_str!("../docs/guide/models.md")]
+    mod models {}
     #[doc = include_str!("../docs/guide/orchestrators.md")]
     mod orchestrators {}
     #[doc = include_str!("../docs/guide/dependencies.md")]

@@ -5,6 +5,7 @@
 
 pub mod account_contract;
 pub mod db_provider_contract;
+mod faulty_provider;
 mod recorder;
 
 pub use crate::admission::memory_source::ScriptedMemory;
@@ -21,6 +22,7 @@ use crate::events::MessageBus;
 use crate::job::{JobContext, Workflow};
 use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
 
+pub use faulty_provider::{Fault, FaultyProvider};
 pub use recorder::EventRecorder;
 
 /// Returns once the evaluator, the timer, the queues and the bus have handled everything up to the

@@ -167,9 +167,41 @@ fn a_flag_that_cannot_work_is_named_with_its_rule() {
         (&["--verbose"], "--verbose"),
         (&["--make", "3", "folder"], "--make"),
         (&["one", "two"], "FOLDER"),
+        (&["--tpm", "5", "--catalog", "x.toml"], "--catalog"),
+        (&["--catalog", "no-such.toml"], "no-such.toml"),
     ] {
         let message = refused(arguments);
         assert!(message.contains(named), "{arguments:?}: {message}");
+    }
+}
+
+#[test]
+fn the_model_comes_from_a_catalog_by_its_grade() {
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/catalog.toml");
+    let flags = [
+        "--make",
+        "3",
+        "--latency-ms",
+        "0",
+        "--json",
+        "--catalog",
+        sample,
+    ];
+    let output = run(flags);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let figures = figures(&output);
+    assert_eq!(figures["saved"], 3);
+    assert!(figures["waits_ms"]["reader-small"].is_u64(), "{figures}");
+}
+
+#[test]
+fn a_catalog_that_cannot_be_used_is_refused_with_its_faults() {
+    let text = b"[[model]]\nid = \"m\"\nprovider = \"scripted\"\nsped = 1\n";
+    let folder = folder_of(&[("bad.toml", text)]);
+    let catalog = folder.path().join("bad.toml");
+    let message = refused([OsStr::new("--catalog"), catalog.as_os_str()]);
+    for fault in ["unknown key `sped`", "has no bound", "`grade` is missing"] {
+        assert!(message.contains(fault), "{fault}: {message}");
     }
 }
 
@@ -183,6 +215,7 @@ fn help_is_no_error() {
         "--make",
         "--agents",
         "--connections",
+        "--catalog",
         "--tpm",
         "--latency-ms",
         "--db",

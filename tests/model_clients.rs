@@ -159,7 +159,8 @@ fn an_answer_is_handed_on_and_recorded_once() {
     };
     assert!(call.successful && call.reason.is_none() && call.cause.is_none());
     assert_eq!(&*call.model, "model-a");
-    assert_eq!((call.input_tokens, call.output_tokens), (Some(7), Some(1)));
+    assert_eq!(call.usage, Some(Usage::new(7, 1)));
+    assert_eq!(call.cost, None, "the model has no price");
     assert_eq!(call.stop_reason.as_deref(), Some("END_TURN"));
     assert!(call.started_at > SystemTime::UNIX_EPOCH && call.ended_at >= call.started_at);
 }

@@ -17,7 +17,10 @@ Usage: document_analysis [FOLDER] [OPTIONS]
   --make N         write N documents of 8 paragraphs into a temporary folder and take that
   --agents N       how many agents to keep submitted (default: 100)
   --connections N  how many database connections they share (default: 3)
-  --tpm N          the model's tokens per minute (default: 100000000, as good as no limit)
+  --catalog FILE   the models, as TOML or JSON; the provider `scripted` is the one that answers
+                   (default: one model without a price; see examples/catalog.toml)
+  --tpm N          the tokens per minute of that one model (default: 100000000, as good as no
+                   limit)
   --latency-ms N   how long each model call takes (default: 200)
   --db PATH        the database; a document that is known by its path is replaced
                    (default: a temporary one)
@@ -40,10 +43,20 @@ pub(crate) struct Options {
     pub(crate) source: Source,
     pub(crate) agents: usize,
     pub(crate) connections: u32,
-    pub(crate) tokens_per_minute: NonZeroU32,
+    pub(crate) models: Models,
     pub(crate) latency: Duration,
     pub(crate) database: Option<PathBuf>,
     pub(crate) json: bool,
+}
+
+/// Where the models come from.
+#[derive(Debug)]
+pub(crate) enum Models {
+    /// The example's own, which extracts sentences.
+    Extractive {
+        tokens_per_minute: NonZeroU32,
+    },
+    Catalog(PathBuf),
 }
 
 /// Where the documents come from.
@@ -60,11 +73,14 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Req
         source: Source::Repository,
         agents: 100,
         connections: 3,
-        tokens_per_minute: NonZeroU32::new(100_000_000).unwrap_or(NonZeroU32::MAX),
+        models: Models::Extractive {
+            tokens_per_minute: NonZeroU32::new(100_000_000).unwrap_or(NonZeroU32::MAX),
+        },
         latency: Duration::from_millis(200),
         database: None,
         json: false,
     };
+    let (mut tpm, mut catalog) = (None, None);
     let mut parser = lexopt::Parser::from_args(arguments);
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
@@ -80,7 +96,8 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Req
                     .map_err(|error| format!("--agents: {error}"))?;
             }
             Long("connections") => options.connections = count(&mut parser, "--connections")?,
-            Long("tpm") => options.tokens_per_minute = number(&mut parser, "--tpm", POSITIVE)?,
+            Long("tpm") => tpm = Some(number(&mut parser, "--tpm", POSITIVE)?),
+            Long("catalog") => catalog = Some(PathBuf::from(value(&mut parser, "--catalog")?)),
             Long("latency-ms") => {
                 let millis = number(&mut parser, "--latency-ms", "a number of milliseconds")?;
                 options.latency = Duration::from_millis(millis);
@@ -89,6 +106,14 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Req
             other => return Err(format!("{}; see --help", other.unexpected())),
         }
     }
+    options.models = match (tpm, catalog) {
+        (Some(_), Some(_)) => {
+            return Err("take --tpm or --catalog: a catalog has the models' quotas".to_owned());
+        }
+        (Some(tokens_per_minute), None) => Models::Extractive { tokens_per_minute },
+        (None, Some(file)) => Models::Catalog(file),
+        (None, None) => options.models,
+    };
     Ok(Request::Run(options))
 }
 

@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 use nucleo_runtime::db::sqlite::SqliteProvider;
 use nucleo_runtime::events::{Event, EventFamily, EventFilter};
 use nucleo_runtime::llm::ScriptedClient;
-use nucleo_runtime::models::{ModelBound, ModelSpec};
+use nucleo_runtime::models::{Catalog, Grade, ModelBound, ModelSpec};
 use nucleo_runtime::observe::EventLogger;
 use nucleo_runtime::{ErrorKind, JobDispatcher, JobError, Workflow};
 
-use cli::{Options, Request, Source};
+use cli::{Models, Options, Request, Source};
 use corpus::{Corpus, Document};
 use jobs::{AnalyseDocument, Analysis, LoadDocuments, PrepareDatabase};
 use report::{Bar, Figures, Tally};
@@ -143,18 +143,32 @@ fn find(source: &Source, temporary: &Path) -> Result<Corpus, Failure> {
     })
 }
 
-/// A dispatcher with one model and one database.
+/// A dispatcher with the models of a catalog and one database. The jobs say how much model they
+/// need, so another catalog needs no change of them.
 fn dispatcher(options: &Options, database: &Arc<SqliteProvider>) -> Result<JobDispatcher, Failure> {
-    let quota = ModelBound::Quota {
-        tokens_per_minute: options.tokens_per_minute,
-        requests_per_minute: None,
-    };
-    let spec = ModelSpec::new("extractive", "scripted", quota)?;
     let client = ScriptedClient::from_fn(model::answer).latency(options.latency);
     Ok(JobDispatcher::builder()
-        .model(spec, Arc::new(client))
+        .catalog(catalog(&options.models)?)
+        .client("scripted", Arc::new(client))
         .database(database)
         .build()?)
+}
+
+fn catalog(models: &Models) -> Result<Catalog, Failure> {
+    match models {
+        Models::Catalog(file) => Ok(Catalog::read(file)?),
+        Models::Extractive { tokens_per_minute } => {
+            let quota = ModelBound::Quota {
+                tokens_per_minute: *tokens_per_minute,
+                requests_per_minute: None,
+            };
+            let spec = ModelSpec::new("extractive", "scripted", quota)?.grade(Grade::Small);
+            Ok(Catalog::builder()
+                .model(spec)
+                .pin(Grade::Small, ["extractive"])
+                .build()?)
+        }
+    }
 }
 
 /// Has Ctrl-C stop the agents. What they saved stays, and the run ends as every run does: with a

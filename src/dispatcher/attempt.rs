@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::asking::asking;
 use super::entry::Entry;
-use super::inner::{Inner, ResolvedModel};
+use super::inner::Inner;
+use super::models::ResolvedModel;
 use super::orchestrator::OrchestratorContext;
+use super::rerun::Execution;
 use super::timer::AlarmKey;
 use super::{door, governor, rerun, settle};
 use crate::admission::Demand;
@@ -39,16 +41,17 @@ pub(super) fn attempt(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
     body: &mut dyn Body,
-    number: u32,
+    execution: &mut Execution,
 ) -> Outcome {
     let job = entry.job();
     let context = JobContext::new(Arc::clone(job));
+    execution.models.clear();
     let requirements = if body.may_hold() {
         asking(inner, entry, || contain("job", || body.requirements()))??
     } else {
         JobRequirements::none()
     };
-    let result = admitted(inner, entry, &context, &requirements, body, number);
+    let result = admitted(inner, entry, &context, &requirements, body, execution);
     discard(requirements);
     result
 }
@@ -59,18 +62,22 @@ fn admitted(
     context: &JobContext,
     requirements: &JobRequirements,
     body: &mut dyn Body,
-    number: u32,
+    execution: &mut Execution,
 ) -> Outcome {
     let job = entry.job();
     // What an attempt asks for may differ from what was asked at the door; the rules do not.
     door::judge_terms(job, requirements, || {
         contain("requirements", || requirements.summary()).unwrap_or_default()
     })?;
-    let models = requirements
-        .models
-        .iter()
-        .map(|need| inner.resolve(need))
-        .collect::<Result<Vec<_>, _>>()?;
+    let models = match requirements.models.as_slice() {
+        [] => Vec::new(),
+        // Pickers, envelopes, counters and spend gates are a user's own.
+        needs => asking(inner, entry, || {
+            inner
+                .models()
+                .resolve(inner.limiters(), job, needs, execution)
+        })??,
+    };
     let demand = contain("requirements", || assemble(inner, requirements, &models))?;
     let holds = !demand.is_empty();
 
@@ -85,7 +92,10 @@ fn admitted(
             }
         })?;
     job.note_waits(grant.wait(), grant.waits());
-    let models = models.into_iter().map(|model| model.access(job)).collect();
+    let models = models
+        .into_iter()
+        .map(|model| model.access(inner.models(), job))
+        .collect();
     let resources = ResourceSet::new(grant, models);
     entry.set_attempt(Some(Arc::clone(&resources)));
     // From here to the close the job holds; a panic of ours on the way gives it back all the same.
@@ -115,6 +125,7 @@ fn admitted(
         return Err(interruption);
     }
 
+    let number = execution.attempt;
     let outcome = work(inner, context, requirements, &resources, body, number);
     tell_limits(inner, requirements, &outcome);
     match (held.close(), outcome) {

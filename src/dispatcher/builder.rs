@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::JobDispatcher;
-use super::inner::{ConfiguredModel, Inner, Parts};
+use super::inner::{Inner, Parts};
+use super::models::{Models, Settings};
 use super::reaper::Pool;
 use super::routing::{Marks, Router};
 use crate::admission::memory_source::ProcessMemory;
@@ -13,8 +15,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::db::{DbResourceProvider, DbResourceProviders};
 use crate::error::JobError;
 use crate::events::MessageBus;
-use crate::llm::LlmClient;
-use crate::models::ModelSpec;
+use crate::llm::{ClientProvider, FixedClients, LlmClient, SecretStore};
+use crate::models::{Catalog, ModelPicker, ModelSpec, SpendGate, TokenCounter};
 use crate::threads::{DEFAULT_STACK, Seat, Threads, derived_cap};
 
 /// The evaluator, the timer and the two queues.
@@ -52,7 +54,7 @@ pub struct JobDispatcherBuilder {
     http_connections: u32,
     max_threads: Option<usize>,
     stack_size: usize,
-    model: Option<(ModelSpec, Arc<dyn LlmClient>)>,
+    models: Settings,
     databases: DbResourceProviders,
     memory: Memory,
     memory_progress: bool,
@@ -75,7 +77,7 @@ impl JobDispatcherBuilder {
             http_connections: DEFAULT_HTTP_CONNECTIONS,
             max_threads: None,
             stack_size: DEFAULT_STACK,
-            model: None,
+            models: Settings::default(),
             databases: DbResourceProviders::new(),
             memory: Memory::Process,
             memory_progress: true,
@@ -109,10 +111,61 @@ impl JobDispatcherBuilder {
         self
     }
 
-    /// The model that every slot is resolved to, and the client that calls it. None unless set;
-    /// then a job that asks for a model fails.
+    /// Adds a model with a client of its own, as the preferred one of its grade: the least that
+    /// jobs which ask for models need. For several of a provider take a [`catalog`](Self::catalog)
+    /// and a [`client`](Self::client).
     pub fn model(mut self, spec: ModelSpec, client: Arc<dyn LlmClient>) -> Self {
-        self.model = Some((spec, client));
+        self.models.own.push((spec, client));
+        self
+    }
+
+    /// The models of the deployment. None unless set; then a job that asks for a model fails.
+    pub fn catalog(mut self, catalog: Catalog) -> Self {
+        self.models.catalog = catalog;
+        self
+    }
+
+    /// Has this client serve every `Llm` of the provider that catalog entries name by `key`. For
+    /// embeddings and decisions give a [`provider`](Self::provider).
+    pub fn client(self, key: impl Into<String>, client: Arc<dyn LlmClient>) -> Self {
+        self.provider(FixedClients::new(key).llm(client))
+    }
+
+    /// Adds whoever makes the clients of a provider. A second one of the same key is refused.
+    pub fn provider(mut self, provider: impl ClientProvider) -> Self {
+        self.models.providers.push(Arc::new(provider));
+        self
+    }
+
+    /// Where clients get their credentials from. The environment unless set.
+    pub fn secrets(mut self, secrets: impl SecretStore) -> Self {
+        self.models.secrets = Arc::new(secrets);
+        self
+    }
+
+    /// Who chooses models. A [`DefaultModelPicker`](crate::models::DefaultModelPicker) unless set.
+    pub fn picker(mut self, picker: impl ModelPicker) -> Self {
+        self.models.picker = Arc::new(picker);
+        self
+    }
+
+    /// Who counts the tokens of prompts. A [`ByteEstimate`](crate::models::ByteEstimate) unless set.
+    pub fn token_counter(mut self, counter: impl TokenCounter) -> Self {
+        self.models.counter = Arc::new(counter);
+        self
+    }
+
+    /// Adds a judge of what attempts are about to spend, such as a
+    /// [`CostLedger`](crate::observe::CostLedger). All have to agree. None unless set.
+    pub fn spend_gate(mut self, gate: Arc<dyn SpendGate>) -> Self {
+        self.models.spend_gates.push(gate);
+        self
+    }
+
+    /// The longest `Retry-After` that a job waits for; one above it fails the job. 15 minutes unless
+    /// set.
+    pub fn max_retry_after(mut self, longest: Duration) -> Self {
+        self.models.max_retry_after = longest;
         self
     }
 
@@ -188,10 +241,8 @@ impl JobDispatcherBuilder {
         };
         let http =
             CountingGate::http(self.http_connections).map_err(refused("http_connections"))?;
-        let model = self.model.map(|(spec, client)| ConfiguredModel {
-            spec: Arc::new(spec),
-            client,
-        });
+        let models =
+            Models::new(self.models).map_err(|(field, rule)| BuildError { field, rule })?;
         let progress = self.memory_progress;
         let memory = self
             .memory
@@ -217,17 +268,10 @@ impl JobDispatcherBuilder {
             clock: self.clock,
             threads,
             http: Arc::new(http),
-            model,
+            models,
             databases: self.databases,
             memory,
         });
-        if let Some(model) = inner.model() {
-            // Made now, so that an entry that cannot work is told here.
-            inner
-                .limiters()
-                .account_for(&model.spec)
-                .map_err(refused("model"))?;
-        }
         Ok(JobDispatcher::new(inner))
     }
 }

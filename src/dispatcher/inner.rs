@@ -11,23 +11,22 @@ use super::Owner;
 use super::delayed::DueSubmission;
 use super::door::SubmitError;
 use super::entry::Entry;
-use super::limiters::{LimiterRegistry, ModelAccount};
+use super::limiters::LimiterRegistry;
+use super::models::Models;
 use super::reaper::Pool;
 use super::routing::Router;
 use super::settle;
 use super::stoppable::Stoppable;
 use super::timer::{AlarmKey, Timer};
 use super::{starvation, timeout};
-use crate::admission::{Admission, CountingGate, Demand, HttpConnectionGate, MemorySettings};
+use crate::admission::{Admission, HttpConnectionGate, MemorySettings};
 use crate::clock::{Clock, WaitCell};
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
 use crate::events::MessageBus;
 use crate::job::JobSnapshot;
 use crate::job::core::{Decision, JobCore, Supervisor};
-use crate::job::resources::{ModelAccess, ResourceSet};
-use crate::llm::{CallOptions, LlmClient, ModelClient};
-use crate::models::{ModelNeed, ModelSlot, ModelSpec, Reservation};
+use crate::job::resources::ResourceSet;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 use crate::threads::{Seat, Threads};
@@ -74,7 +73,7 @@ pub(crate) struct Inner {
     aborters: Arc<Pool>,
     settlers: Arc<Pool>,
     http: Arc<HttpConnectionGate>,
-    model: Option<ConfiguredModel>,
+    models: Models,
     databases: DbResourceProviders,
     limiters: LimiterRegistry,
     stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
@@ -116,7 +115,7 @@ pub(super) struct Parts {
     pub(super) aborters: Arc<Pool>,
     pub(super) settlers: Arc<Pool>,
     pub(super) http: Arc<HttpConnectionGate>,
-    pub(super) model: Option<ConfiguredModel>,
+    pub(super) models: Models,
     pub(super) databases: DbResourceProviders,
     pub(super) memory: Option<MemorySettings>,
 }
@@ -140,7 +139,7 @@ impl Inner {
             aborters: parts.aborters,
             settlers: parts.settlers,
             http: parts.http,
-            model: parts.model,
+            models: parts.models,
             databases: parts.databases,
             stoppables: Mutex::default(),
             own_seats: Mutex::new(parts.own_seats),
@@ -497,32 +496,9 @@ impl Inner {
         }
     }
 
-    // Its models.
-
-    pub(super) fn model(&self) -> Option<&ConfiguredModel> {
-        self.model.as_ref()
-    }
-
-    /// The model for a need, with its price.
-    pub(super) fn resolve(&self, need: &ModelNeed) -> Result<ResolvedModel, JobError> {
-        let model = self.model.as_ref().ok_or_else(|| {
-            JobError::model_resolution("no model is configured: give the builder one with `model`")
-        })?;
-        if need.grade > model.spec.grade {
-            return Err(JobError::model_resolution(format!(
-                "the slot '{}' asks for grade {:?}, and {} is {:?}",
-                need.slot.name(),
-                need.grade,
-                model.spec.id,
-                model.spec.grade
-            )));
-        }
-        Ok(ResolvedModel {
-            slot: need.slot,
-            reservation: need.price(&model.spec)?,
-            account: self.limiters.account_for(&model.spec)?,
-            model: model.clone(),
-        })
+    /// Its models.
+    pub(super) fn models(&self) -> &Models {
+        &self.models
     }
 }
 
@@ -594,49 +570,4 @@ pub enum UnresponsiveReason {
     /// It ignored both phases of a timeout, or a shutdown. Its handle has answered; its thread
     /// counts against the cap until it ends.
     Abandoned,
-}
-
-/// A model and its client.
-#[derive(Clone)]
-pub(super) struct ConfiguredModel {
-    pub(super) spec: Arc<ModelSpec>,
-    pub(super) client: Arc<dyn LlmClient>,
-}
-
-/// A need, resolved and priced for one attempt.
-pub(super) struct ResolvedModel {
-    slot: ModelSlot,
-    reservation: Reservation,
-    model: ConfiguredModel,
-    account: ModelAccount,
-}
-
-impl ResolvedModel {
-    pub(super) fn add_to(&self, demand: &mut Demand) {
-        match &self.account {
-            ModelAccount::Bucket(bucket) => demand.add(bucket, self.reservation.total()),
-            ModelAccount::Gate(gate) => demand.add::<CountingGate>(gate, ()),
-        }
-    }
-
-    pub(super) fn access(self, job: &Arc<JobCore>) -> ModelAccess {
-        let Reservation {
-            output, thinking, ..
-        } = self.reservation;
-        let bucket = match &self.account {
-            ModelAccount::Bucket(bucket) => Some(Arc::clone(bucket)),
-            ModelAccount::Gate(_) => None,
-        };
-        ModelAccess {
-            slot: self.slot,
-            client: ModelClient::new(
-                Arc::clone(&self.model.spec),
-                self.model.client,
-                bucket,
-                Arc::clone(job),
-                CallOptions::new(output.saturating_add(thinking)),
-            ),
-            spec: self.model.spec,
-        }
-    }
 }

@@ -8,18 +8,17 @@ use super::body::Body;
 use super::entry::Entry;
 use super::inner::Inner;
 use super::{attempt, guarding, settle};
-use crate::error::{JobError, RetrySignal, TruncationSignal};
+use crate::error::{ErrorKind, JobError, RetrySignal, TruncationSignal};
 use crate::events::{
     Event, EventKind, OutputTruncationRetry, RateLimitRetry, ResponseCorrectionRetry, RetryEvent,
     ThrottleKind, TransientRetry,
 };
 use crate::job::JobSnapshot;
 use crate::job::core::{JobCore, Outcome, WaitingFor};
+use crate::models::{FailedAttempt, ModelSlot, ModelSpec};
 
 /// How often a reply may be corrected before the runtime gives up on a job that does not (RR-4).
 const MAX_CORRECTIONS: u32 = 4;
-/// A `Retry-After` above this is not waited for (SIG-1).
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(15 * 60);
 
 /// Runs attempts until one of them is final.
 pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -> Outcome {
@@ -30,30 +29,76 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -
     refuse_failed_dependencies(job)?;
     guarding::judge_input(inner, entry)?;
 
-    let mut counters = Counters::default();
-    let mut attempt = 1;
+    let mut counters = Counters::new(
+        job.terms().upstream_retries,
+        inner.models().max_retry_after(),
+    );
+    let mut execution = Execution::default();
     loop {
-        let error = match attempt::attempt(inner, entry, body, attempt) {
+        execution.attempt += 1;
+        let attempt = execution.attempt;
+        let error = match attempt::attempt(inner, entry, body, &mut execution) {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
-        let Some(signal) = error.retry_signal().cloned() else {
+        let Some(signal) = error.retry_signal() else {
             return Err(error);
         };
+        let signal = signal.clone().on_attempt(attempt);
+        let error = error.with_kind(ErrorKind::Retry(signal.clone()));
         if let Some(interruption) = job.interruption() {
             return Err(interruption);
         }
-        match counters.judge(&signal, &error, attempt, job.terms().upstream_retries) {
+        match counters.judge(&signal, &error, attempt) {
             Verdict::GiveUp(error) => return Err(error),
             Verdict::Again(window) => {
                 let delay = rand::random_range(window);
                 // From here, not from when whoever listens has been told.
                 let until = job.clock().now().checked_add(delay);
-                tell(job, &signal, attempt, delay);
+                tell(inner, job, &signal, attempt, delay);
+                execution.failed(signal);
                 wait(inner, job, until)?;
             }
         }
-        attempt += 1;
+    }
+}
+
+/// What one execution's attempts leave to the next.
+#[derive(Default)]
+pub(super) struct Execution {
+    /// Which attempt it is, from 1.
+    pub(super) attempt: u32,
+    /// The models of the present attempt, as far as they are resolved.
+    pub(super) models: Vec<(ModelSlot, Arc<ModelSpec>)>,
+    /// What the attempts before it failed with.
+    pub(super) history: Vec<FailedAttempt>,
+}
+
+impl Execution {
+    fn failed(&mut self, signal: RetrySignal) {
+        self.history.push(FailedAttempt {
+            attempt: self.attempt,
+            signal,
+            models: std::mem::take(&mut self.models),
+        });
+    }
+
+    /// The ceiling that a slot's answer needs at least: an earlier one was cut off (RR-3). Zero where
+    /// none was.
+    pub(super) fn raised(&self, slot: ModelSlot) -> u32 {
+        let cut_off = self
+            .history
+            .iter()
+            .filter_map(|failed| match &failed.signal {
+                RetrySignal::OutputTruncation(cut) => failed
+                    .models
+                    .iter()
+                    .any(|(other, spec)| *other == slot && spec.id == cut.model)
+                    .then_some(cut.next)
+                    .flatten(),
+                _ => None,
+            });
+        cut_off.max().unwrap_or(0)
     }
 }
 
@@ -92,8 +137,10 @@ fn wait(inner: &Inner, job: &JobCore, deadline: Option<Instant>) -> Result<(), J
     }
 }
 
-#[derive(Default)]
 struct Counters {
+    upstream_budget: u32,
+    /// A `Retry-After` above this is not waited for (SIG-1).
+    max_retry_after: Duration,
     upstream: u32,
     corrections: u32,
     truncated: Option<TruncationSignal>,
@@ -107,22 +154,27 @@ enum Verdict {
 }
 
 impl Counters {
-    fn judge(
-        &mut self,
-        signal: &RetrySignal,
-        error: &JobError,
-        attempt: u32,
-        upstream_budget: u32,
-    ) -> Verdict {
+    fn new(upstream_budget: u32, max_retry_after: Duration) -> Self {
+        Self {
+            upstream_budget,
+            max_retry_after,
+            upstream: 0,
+            corrections: 0,
+            truncated: None,
+        }
+    }
+
+    fn judge(&mut self, signal: &RetrySignal, error: &JobError, attempt: u32) -> Verdict {
+        let upstream_budget = self.upstream_budget;
         let give_up = |message: String| {
             Verdict::GiveUp(JobError::uncorrectable(message).with_source(error.clone()))
         };
         match signal {
             RetrySignal::OutputTruncation(cut) => match &self.truncated {
                 Some(first) if first.model == cut.model => give_up(format!(
-                    "the output was truncated a second time on {}, at {} tokens: the job rebuilt \
-                     its conversation and did not take the larger budget",
-                    cut.model, cut.previous
+                    "the output was truncated a second time on {}, at {} tokens after {}: the job \
+                     rebuilt its conversation, or asks for more than that",
+                    cut.model, cut.previous, first.previous
                 )),
                 Some(first) => give_up(format!(
                     "the output was truncated a second time, on {} at {} tokens, after failover \
@@ -148,7 +200,7 @@ impl Counters {
             RetrySignal::RateLimit(_) | RetrySignal::Overload(_) | RetrySignal::Transient(_) => {
                 if let Some(asked) = signal
                     .retry_after()
-                    .filter(|asked| *asked > MAX_RETRY_AFTER)
+                    .filter(|asked| *asked > self.max_retry_after)
                 {
                     return give_up(format!(
                         "the provider asked to be left alone for {}s, which is not waited for: \
@@ -168,8 +220,12 @@ impl Counters {
     }
 }
 
-fn tell(job: &JobCore, signal: &RetrySignal, attempt: u32, delay: Duration) {
+fn tell(inner: &Inner, job: &JobCore, signal: &RetrySignal, attempt: u32, delay: Duration) {
     let at = job.clock().wall();
+    let throttle = signal
+        .model()
+        .and_then(|model| inner.limiters().bucket_of(model))
+        .map_or(0.0, |bucket| bucket.throttle());
     let kind = match signal {
         RetrySignal::RateLimit(_) => EventKind::RateLimitRetry,
         RetrySignal::Overload(_) | RetrySignal::Transient(_) => EventKind::TransientRetry,
@@ -177,7 +233,7 @@ fn tell(job: &JobCore, signal: &RetrySignal, attempt: u32, delay: Duration) {
         RetrySignal::ResponseCorrection(_) => EventKind::ResponseCorrectionRetry,
     };
     job.tell(kind, |snapshot| {
-        Event::Retry(retry_event(snapshot, at, signal, attempt, delay))
+        Event::Retry(retry_event(snapshot, at, signal, attempt, delay, throttle))
     });
 }
 
@@ -187,18 +243,19 @@ fn retry_event(
     signal: &RetrySignal,
     attempt: u32,
     delay: Duration,
+    throttle: f64,
 ) -> RetryEvent {
     match signal {
         RetrySignal::RateLimit(limit) => RetryEvent::RateLimit(RateLimitRetry {
             snapshot,
             at,
             provider: limit.provider.as_str().into(),
-            model: limit.provider.as_str().into(),
+            model: signal.model().unwrap_or(&limit.provider).into(),
             details: limit.details.as_str().into(),
             attempt,
             delay: Some(delay),
             limit: ThrottleKind::Unknown,
-            throttle: 0.0,
+            throttle,
         }),
         RetrySignal::Overload(failure) | RetrySignal::Transient(failure) => {
             RetryEvent::Transient(TransientRetry {

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! 1. A job is settled by whoever takes its settlement token; everybody else does nothing.
-//! 2. The order on every path: state, terminal event, the workflow's end for a root, teardown, and
+//! 2. The order on every path: state, spend gates, terminal event, the workflow's end for a root, teardown, and
 //!    the handle last.
 
 use std::sync::Arc;
@@ -211,6 +211,8 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
         log::error!("{error}");
     }
     let calls: Arc<[ModelCall]> = job.take_model_calls().into();
+    // Before anybody hears of the end: whoever does finds the books closed (COST-3).
+    inner.models().settle(job, &calls);
     tell_end(job, state, &outcome, calls);
     let counted = inner.leave(job);
     let dependents = job.settle(outcome);

@@ -33,8 +33,12 @@ pub enum RetrySignal {
 pub struct UpstreamSignal {
     /// The provider.
     pub provider: String,
+    /// The entry of the catalog that was called, where that is known.
+    pub model: Option<String>,
     /// Its words.
     pub details: String,
+    /// Which attempt of the job ended so, from 1. The runtime sets it.
+    pub attempt: u32,
     /// The response behind it, where there was one.
     pub failure: Option<UpstreamFailure>,
 }
@@ -72,7 +76,9 @@ impl RetrySignal {
     fn upstream(provider: impl Into<String>, details: impl Into<String>) -> UpstreamSignal {
         UpstreamSignal {
             provider: provider.into(),
+            model: None,
             details: details.into(),
+            attempt: 1,
             failure: None,
         }
     }
@@ -113,12 +119,50 @@ impl RetrySignal {
     /// Keeps the response behind an upstream signal; the other kinds have none.
     #[must_use]
     pub fn with_failure(mut self, failure: UpstreamFailure) -> Self {
-        if let Self::RateLimit(signal) | Self::Overload(signal) | Self::Transient(signal) =
-            &mut self
-        {
+        if let Some(signal) = self.upstream_mut() {
             signal.failure = Some(failure);
         }
         self
+    }
+
+    /// Says which entry of the catalog answered so, unless that is known; the runtime's own signals
+    /// name their model themselves.
+    #[must_use]
+    pub fn on_model(mut self, model: &str) -> Self {
+        if let Some(signal) = self.upstream_mut() {
+            signal.model.get_or_insert_with(|| model.to_owned());
+        }
+        self
+    }
+
+    /// The same signal, raised by a later attempt. Everything else stays.
+    #[must_use]
+    pub fn on_attempt(mut self, attempt: u32) -> Self {
+        if let Some(signal) = self.upstream_mut() {
+            signal.attempt = attempt;
+        }
+        self
+    }
+
+    /// The model that it is about: the entry of the catalog, where that is known.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        match self {
+            Self::RateLimit(signal) | Self::Overload(signal) | Self::Transient(signal) => {
+                signal.model.as_deref()
+            }
+            Self::OutputTruncation(signal) => Some(&signal.model),
+            Self::ResponseCorrection(signal) => Some(&signal.model),
+        }
+    }
+
+    fn upstream_mut(&mut self) -> Option<&mut UpstreamSignal> {
+        match self {
+            Self::RateLimit(signal) | Self::Overload(signal) | Self::Transient(signal) => {
+                Some(signal)
+            }
+            _ => None,
+        }
     }
 
     /// Whether this is one of the three that a provider causes and that share one counter (RR-2).
@@ -254,6 +298,27 @@ mod tests {
         assert_eq!(error.upstream_failure().map(|f| f.status), Some(529));
         let bare = JobError::from(RetrySignal::overload("p", "busy"));
         assert!(bare.upstream_failure().is_none());
+    }
+
+    // case RTY-04
+    #[test]
+    fn a_signal_raised_again_counts_on_and_stays_the_same_otherwise() {
+        let failure =
+            UpstreamFailure::with_status(429, "p", "slow").retry_after(Duration::from_secs(3));
+        let first = RetrySignal::rate_limit("p", "slow")
+            .with_failure(failure.clone())
+            .on_model("m");
+        let again = first.clone().on_attempt(2).on_model("other");
+        let (RetrySignal::RateLimit(first), RetrySignal::RateLimit(again)) = (first, again) else {
+            unreachable!()
+        };
+        assert_eq!((first.attempt, again.attempt), (1, 2));
+        assert_eq!(again.model.as_deref(), Some("m"));
+        assert_eq!(
+            (first.provider, first.details),
+            (again.provider, again.details)
+        );
+        assert_eq!(again.failure, Some(failure));
     }
 
     // case RTY-15

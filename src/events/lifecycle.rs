@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::kind::EventKind;
 use crate::error::JobError;
 use crate::job::{JobSnapshot, JobState, Metadata};
+use crate::models::{Cost, EmbeddingsPurpose, ModelKind, Usage};
 
 /// A step in the life of a job.
 #[derive(Clone, Debug)]
@@ -106,16 +107,23 @@ impl TerminalInfo {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelCall {
-    /// The model.
+    /// The entry of the catalog that was called.
     pub model: Arc<str>,
+    /// The model that answered, in the provider's words, where it said.
+    pub served: Option<Arc<str>>,
+    /// What the model is for.
+    pub kind: ModelKind,
+    /// What vectors were asked for; `None` of any other call.
+    pub purpose: Option<EmbeddingsPurpose>,
     /// Whether it answered with something that could be used.
     pub successful: bool,
     /// Why it stopped, in the provider's words, where known.
     pub stop_reason: Option<String>,
-    /// Tokens that went in, where the provider said.
-    pub input_tokens: Option<u64>,
-    /// Tokens that came out, where the provider said.
-    pub output_tokens: Option<u64>,
+    /// The tokens that went in and came out, where the provider said. An answer that was cut off
+    /// has some too.
+    pub usage: Option<Usage>,
+    /// What they cost; `None` when they are not known or the model has no price.
+    pub cost: Option<Cost>,
     /// Why the call failed; `None` when it did not.
     pub reason: Option<String>,
     /// The error that it failed with; `None` when it did not.
@@ -131,20 +139,26 @@ impl PartialEq for ModelCall {
         // Taken apart, so that a new field has to be thought of here.
         let Self {
             model,
+            served,
+            kind,
+            purpose,
             successful,
             stop_reason,
-            input_tokens,
-            output_tokens,
+            usage,
+            cost,
             reason,
             cause: _,
             started_at,
             ended_at,
         } = self;
         *model == other.model
+            && *served == other.served
+            && *kind == other.kind
+            && *purpose == other.purpose
             && *successful == other.successful
             && *stop_reason == other.stop_reason
-            && *input_tokens == other.input_tokens
-            && *output_tokens == other.output_tokens
+            && *usage == other.usage
+            && *cost == other.cost
             && *reason == other.reason
             && *started_at == other.started_at
             && *ended_at == other.ended_at

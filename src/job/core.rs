@@ -335,6 +335,11 @@ impl JobCore {
         self.live.lock().model_calls.push(call);
     }
 
+    /// The calls that its attempts made so far.
+    pub(crate) fn model_calls(&self) -> Vec<ModelCall> {
+        self.live.lock().model_calls.clone()
+    }
+
     pub(crate) fn take_model_calls(&self) -> Vec<ModelCall> {
         std::mem::take(&mut self.live.lock().model_calls)
     }

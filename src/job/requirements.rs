@@ -7,7 +7,10 @@ use std::time::Instant;
 use crate::admission::{CountingGate, Demand, McpEndpoint, RateLimiter};
 use crate::db::{DbResourceProvider, ErasedProvider, erase, identity};
 use crate::error::{JobError, UpstreamFailure};
-use crate::models::{Depth, Grade, ModelNeed, ModelSlot, OutputSize, estimate_tokens};
+use crate::models::{
+    Depth, Floor, InputKind, InputSize, ModelBinding, ModelKind, ModelSlot, ModelSpec, OutputSize,
+    Wanted,
+};
 
 /// Everything that one attempt needs. All of it is granted at once, or the job waits holding
 /// nothing.
@@ -15,10 +18,10 @@ use crate::models::{Depth, Grade, ModelNeed, ModelSlot, OutputSize, estimate_tok
 #[derive(Default)]
 pub struct JobRequirements {
     pub(crate) providers: Vec<Arc<dyn ErasedProvider>>,
-    /// Whether a provider was declared twice, by its name.
-    repeated_provider: Option<String>,
+    /// What was declared and cannot be: the first of it.
+    fault: Option<JobError>,
     pub(crate) limits: Vec<Box<dyn LimitNeed>>,
-    pub(crate) models: Vec<ModelNeed>,
+    pub(crate) models: Vec<Arc<ModelBinding>>,
     pub(crate) http: bool,
     pub(crate) read_only: bool,
     pub(crate) transaction: bool,
@@ -78,7 +81,13 @@ impl JobRequirements {
     pub fn provider<P: DbResourceProvider>(mut self, provider: &Arc<P>) -> Self {
         let address = identity(provider);
         if self.providers.iter().any(|other| other.same_as(address)) {
-            self.repeated_provider = Some(provider.name().to_owned());
+            self.fault.get_or_insert_with(|| {
+                JobError::invalid_input(
+                    "requirements.provider",
+                    provider.name(),
+                    "the provider is declared twice; a job has one connection of each",
+                )
+            });
         } else {
             self.providers.push(erase(provider));
         }
@@ -124,36 +133,111 @@ impl JobRequirements {
         self
     }
 
-    /// A model of at least `grade`, for a request of `input_tokens` tokens and an answer of
+    /// A model of at least `floor`, for a request of `input_tokens` tokens and an answer of
     /// `output`. In `execute` the job finds it under `slot`.
     pub fn model(
-        mut self,
+        self,
         slot: ModelSlot,
-        grade: Grade,
+        floor: impl Into<Floor>,
         depth: Depth,
         input_tokens: u32,
         output: OutputSize,
     ) -> Self {
-        self.models.push(ModelNeed {
-            slot,
-            grade,
-            depth,
-            input_tokens,
-            output,
-        });
-        self
+        let wanted = Wanted::Floor(floor.into());
+        let input = InputSize::Tokens(input_tokens);
+        self.bind(ModelBinding::llm(slot, wanted, depth, input, output))
     }
 
-    /// As [`model`](Self::model), for the tokens that `prompt` is estimated to be.
+    /// As [`model`](Self::model), for the tokens that the dispatcher's
+    /// [`TokenCounter`](crate::models::TokenCounter) counts in `prompt`.
     pub fn model_for_prompt(
         self,
         slot: ModelSlot,
-        grade: Grade,
+        floor: impl Into<Floor>,
         depth: Depth,
         prompt: &str,
         output: OutputSize,
     ) -> Self {
-        self.model(slot, grade, depth, estimate_tokens(prompt), output)
+        let wanted = Wanted::Floor(floor.into());
+        let input = InputSize::Prompt(prompt.into());
+        self.bind(ModelBinding::llm(slot, wanted, depth, input, output))
+    }
+
+    /// As [`model`](Self::model), for this very model and no other. It has to be an `Llm`.
+    pub fn model_pinned(
+        mut self,
+        slot: ModelSlot,
+        spec: &Arc<ModelSpec>,
+        depth: Depth,
+        input_tokens: u32,
+        output: OutputSize,
+    ) -> Self {
+        if spec.kind != ModelKind::Llm {
+            self.fault.get_or_insert_with(|| {
+                JobError::invalid_input(
+                    "requirements.model_pinned",
+                    &spec.id,
+                    format!("the model is for {:?}, not for conversations", spec.kind),
+                )
+            });
+        }
+        let wanted = Wanted::Pinned(Arc::clone(spec));
+        let input = InputSize::Tokens(input_tokens);
+        self.bind(ModelBinding::llm(slot, wanted, depth, input, output))
+    }
+
+    /// A model for the vectors of `tokens` tokens of text.
+    pub fn embeddings(self, slot: ModelSlot, tokens: u32) -> Self {
+        self.bind(ModelBinding::plain(slot, ModelKind::Embeddings, tokens))
+    }
+
+    /// A model that chooses among given answers, for a question of `tokens` tokens.
+    pub fn decision(self, slot: ModelSlot, tokens: u32) -> Self {
+        self.bind(ModelBinding::plain(slot, ModelKind::Decision, tokens))
+    }
+
+    /// Says that the request of a slot declared before carries this besides text, so that its model
+    /// takes it. What is not declared is not sent.
+    pub fn sends(mut self, slot: ModelSlot, input: InputKind) -> Self {
+        let declared = self
+            .models
+            .iter_mut()
+            .find(|binding| binding.slot() == slot)
+            .and_then(Arc::get_mut);
+        match declared {
+            Some(binding) => binding.sends(input),
+            None => {
+                self.fault.get_or_insert_with(|| {
+                    JobError::invalid_input(
+                        "requirements.sends",
+                        slot.name(),
+                        "no slot of this name is declared: declare the model first",
+                    )
+                });
+            }
+        }
+        self
+    }
+
+    fn bind(mut self, binding: ModelBinding) -> Self {
+        if self.binding(binding.slot()).is_some() {
+            self.fault.get_or_insert_with(|| {
+                JobError::invalid_input(
+                    "requirements.model",
+                    binding.slot().name(),
+                    "the slot is declared twice; give each model need a slot of its own",
+                )
+            });
+        }
+        self.models.push(Arc::new(binding));
+        self
+    }
+
+    /// The binding of a slot: unresolved until an attempt that these requirements are for has its
+    /// model.
+    #[must_use]
+    pub fn binding(&self, slot: ModelSlot) -> Option<&Arc<ModelBinding>> {
+        self.models.iter().find(|binding| binding.slot() == slot)
     }
 
     /// Has the job run although a job that it depends on failed; it finds the failure under
@@ -177,43 +261,18 @@ impl JobRequirements {
             || self.http
     }
 
-    /// What is declared twice and may be declared once.
+    /// What is declared and cannot be.
     ///
     /// # Errors
-    /// `InvalidInput` naming the slot or the provider.
+    /// `InvalidInput` naming the slot, the model or the provider.
     pub(crate) fn validate(&self) -> Result<(), JobError> {
-        for (index, need) in self.models.iter().enumerate() {
-            if self
-                .models
-                .iter()
-                .take(index)
-                .any(|other| other.slot == need.slot)
-            {
-                return Err(JobError::invalid_input(
-                    "requirements.model",
-                    need.slot.name(),
-                    "the slot is declared twice; give each model need a slot of its own",
-                ));
-            }
-        }
-        if let Some(name) = &self.repeated_provider {
-            return Err(JobError::invalid_input(
-                "requirements.provider",
-                name,
-                "the provider is declared twice; a job has one connection of each",
-            ));
-        }
-        Ok(())
+        self.fault.clone().map_or(Ok(()), Err)
     }
 
     /// One line for events and logs; empty when nothing is asked for.
     pub(crate) fn summary(&self) -> String {
         let mut parts = Vec::new();
-        parts.extend(
-            self.models
-                .iter()
-                .map(|need| format!("model '{}' {:?}", need.slot.name(), need.grade)),
-        );
+        parts.extend(self.models.iter().map(|binding| summary_of(binding)));
         if self.http {
             parts.push("http".to_owned());
         }
@@ -227,6 +286,16 @@ impl JobRequirements {
             parts.push("transaction".to_owned());
         }
         parts.join(", ")
+    }
+}
+
+fn summary_of(binding: &ModelBinding) -> String {
+    let slot = binding.slot().name();
+    match (binding.floor(), binding.pinned()) {
+        (Some(Floor::AtLeast(grade)), _) => format!("model '{slot}' {grade:?}"),
+        (Some(Floor::Ceiling), _) => format!("model '{slot}' Ceiling"),
+        (None, Some(spec)) => format!("model '{slot}' {}", spec.id),
+        (None, None) => format!("model '{slot}' {:?}", binding.kind()),
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::Instant;
 use crate::admission::{AccountKey, Grant};
 use crate::db::{Abort, DbResourceProvider, ErasedHandle, ErasedProvider, HeldPermit, identity};
 use crate::error::JobError;
-use crate::llm::ModelClient;
-use crate::models::{ModelSlot, ModelSpec};
+use crate::llm::{DecisionModel, EmbeddingsModel, ModelClient};
+use crate::models::{ModelBinding, ModelKind, ModelSlot, ModelSpec};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::unwind::{contain, contain_result, discard};
@@ -54,12 +54,42 @@ impl JobResources {
     /// The model that the slot was resolved to for this attempt, and its client.
     ///
     /// # Errors
-    /// `IllegalState` naming a slot that was not declared.
+    /// `IllegalState` naming a slot that was not declared, or was declared for another kind of
+    /// model.
     pub fn model(&self, slot: ModelSlot) -> Result<&ModelAccess, JobError> {
+        match self.granted(slot)? {
+            GrantedModel::Llm(access) => Ok(access),
+            other => Err(other_kind(slot, other)),
+        }
+    }
+
+    /// The model for embeddings that the slot was resolved to for this attempt, and its client.
+    ///
+    /// # Errors
+    /// As for [`model`](Self::model).
+    pub fn embeddings(&self, slot: ModelSlot) -> Result<&ModelAccess<EmbeddingsModel>, JobError> {
+        match self.granted(slot)? {
+            GrantedModel::Embeddings(access) => Ok(access),
+            other => Err(other_kind(slot, other)),
+        }
+    }
+
+    /// The model for decisions that the slot was resolved to for this attempt, and its client.
+    ///
+    /// # Errors
+    /// As for [`model`](Self::model).
+    pub fn decision(&self, slot: ModelSlot) -> Result<&ModelAccess<DecisionModel>, JobError> {
+        match self.granted(slot)? {
+            GrantedModel::Decision(access) => Ok(access),
+            other => Err(other_kind(slot, other)),
+        }
+    }
+
+    fn granted(&self, slot: ModelSlot) -> Result<&GrantedModel, JobError> {
         self.set
             .models
             .iter()
-            .find(|model| model.slot == slot)
+            .find(|model| model.binding().slot() == slot)
             .ok_or_else(|| {
                 JobError::illegal_state(format!(
                     "the model slot '{}' was not declared: add it in `requirements`",
@@ -90,15 +120,33 @@ impl fmt::Debug for JobResources {
     }
 }
 
-/// One attempt's model: which it is, and the client to call it with.
-#[derive(Debug)]
-pub struct ModelAccess {
-    pub(crate) slot: ModelSlot,
-    pub(crate) spec: Arc<ModelSpec>,
-    pub(crate) client: ModelClient,
+fn other_kind(slot: ModelSlot, granted: &GrantedModel) -> JobError {
+    let (kind, method) = match granted.binding().kind() {
+        ModelKind::Llm => ("conversations", "model"),
+        ModelKind::Embeddings => ("embeddings", "embeddings"),
+        ModelKind::Decision => ("decisions", "decision"),
+    };
+    JobError::illegal_state(format!(
+        "the model slot '{}' was declared for {kind}: ask for it with `{method}`",
+        slot.name()
+    ))
 }
 
-impl ModelAccess {
+/// One attempt's model: which it is, and the client to call it with.
+#[derive(Debug)]
+pub struct ModelAccess<C = ModelClient> {
+    pub(crate) binding: Arc<ModelBinding>,
+    pub(crate) spec: Arc<ModelSpec>,
+    pub(crate) client: C,
+}
+
+impl<C> ModelAccess<C> {
+    /// The need that the model was found for.
+    #[must_use]
+    pub fn binding(&self) -> &Arc<ModelBinding> {
+        &self.binding
+    }
+
     /// The model that the slot was resolved to.
     #[must_use]
     pub fn spec(&self) -> &ModelSpec {
@@ -107,8 +155,26 @@ impl ModelAccess {
 
     /// The client to call it with. Every call is recorded on the job.
     #[must_use]
-    pub fn client(&self) -> &ModelClient {
+    pub fn client(&self) -> &C {
         &self.client
+    }
+}
+
+/// One attempt's model, of whichever kind.
+#[derive(Debug)]
+pub(crate) enum GrantedModel {
+    Llm(ModelAccess),
+    Embeddings(ModelAccess<EmbeddingsModel>),
+    Decision(ModelAccess<DecisionModel>),
+}
+
+impl GrantedModel {
+    fn binding(&self) -> &ModelBinding {
+        match self {
+            Self::Llm(access) => &access.binding,
+            Self::Embeddings(access) => &access.binding,
+            Self::Decision(access) => &access.binding,
+        }
     }
 }
 
@@ -134,7 +200,7 @@ impl Held {
 /// Everything that one attempt holds.
 pub(crate) struct ResourceSet {
     grant: Grant,
-    models: Vec<ModelAccess>,
+    models: Vec<GrantedModel>,
     handles: Mutex<Arc<Vec<Held>>>,
     /// Closed by force: what arrives now is thrown away.
     severed: AtomicBool,
@@ -143,7 +209,7 @@ pub(crate) struct ResourceSet {
 }
 
 impl ResourceSet {
-    pub(crate) fn new(grant: Grant, models: Vec<ModelAccess>) -> Arc<Self> {
+    pub(crate) fn new(grant: Grant, models: Vec<GrantedModel>) -> Arc<Self> {
         Arc::new(Self {
             grant,
             models,

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use super::rate_limit::RateLimitInfo;
+
+pub use crate::models::Usage;
+
 /// Why a model stopped writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -24,27 +28,6 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// The tokens of one call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Usage {
-    /// Tokens read.
-    pub input_tokens: u64,
-    /// Tokens written.
-    pub output_tokens: u64,
-}
-
-impl Usage {
-    /// So many tokens read and written.
-    #[must_use]
-    pub const fn new(input_tokens: u64, output_tokens: u64) -> Self {
-        Self {
-            input_tokens,
-            output_tokens,
-        }
-    }
-}
-
 /// A model's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -54,6 +37,10 @@ pub struct LlmResponse {
     pub stop_reason: StopReason,
     /// What the call used.
     pub usage: Usage,
+    /// The model that answered, in the provider's words, where it said.
+    pub served: Option<String>,
+    /// What the provider said of its limits, where it did.
+    pub limits: Option<RateLimitInfo>,
 }
 
 impl LlmResponse {
@@ -64,6 +51,8 @@ impl LlmResponse {
             text: text.into(),
             stop_reason: StopReason::EndTurn,
             usage,
+            served: None,
+            limits: None,
         }
     }
 
@@ -71,6 +60,20 @@ impl LlmResponse {
     #[must_use]
     pub fn stopped_by(mut self, reason: StopReason) -> Self {
         self.stop_reason = reason;
+        self
+    }
+
+    /// Says which model answered, in the provider's words.
+    #[must_use]
+    pub fn served_by(mut self, model: impl Into<String>) -> Self {
+        self.served = Some(model.into());
+        self
+    }
+
+    /// Adds what the provider said of its limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: RateLimitInfo) -> Self {
+        self.limits = Some(limits);
         self
     }
 

@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use super::client::{CallOptions, LlmClient, StreamChunk};
 use super::conversation::Conversation;
-use super::response::{LlmResponse, Usage};
-use super::template;
+use super::response::{LlmResponse, StopReason, Usage};
 use crate::clock::{Clock, SystemClock, WaitCell};
 use crate::error::JobError;
 use crate::job::JobContext;
@@ -25,6 +24,7 @@ use crate::models::{ModelSpec, estimate_tokens};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
+mod plain;
 mod step;
 
 use step::Outcome;
@@ -218,8 +218,8 @@ impl Step {
                 if written > ceiling {
                     text.truncate(fitting(&text, ceiling));
                     return Ending {
+                        result: Ok(cut_off(&text, said, ceiling)),
                         text,
-                        result: Err(template::cut_off(model, ceiling)),
                     };
                 }
                 let usage = Usage::new(said.estimated_tokens().into(), written.into());
@@ -233,8 +233,8 @@ impl Step {
                 result: Ok(response),
             },
             Outcome::Truncated => Ending {
+                result: Ok(cut_off(&self.delivered, said, ceiling)),
                 text: self.delivered,
-                result: Err(template::cut_off(model, ceiling)),
             },
             Outcome::Fail(failure) => Ending {
                 text: self.delivered,
@@ -242,6 +242,17 @@ impl Step {
             },
         }
     }
+}
+
+/// An answer that ran into its ceiling, all of which was written and is billed.
+fn cut_off(text: &str, said: &Conversation, ceiling: u32) -> LlmResponse {
+    let usage = Usage::new(said.estimated_tokens().into(), ceiling.into());
+    LlmResponse::new(text, usage).stopped_by(StopReason::MaxTokens)
+}
+
+/// Whether an answer is all there.
+fn is_whole(result: &Result<LlmResponse, JobError>) -> bool {
+    matches!(result, Ok(answer) if answer.stop_reason != StopReason::MaxTokens)
 }
 
 /// How many bytes of the text are `tokens` tokens, as far as whole characters go.
@@ -278,10 +289,11 @@ impl LlmClient for ScriptedClient {
         let latency = step.latency.unwrap_or(self.latency);
         let Ending { text, result } = step.ending(model, conversation, options);
         // An answer without text has a last piece all the same; a failure has none.
-        if text.is_empty() && result.is_err() {
+        let whole = is_whole(&result);
+        if text.is_empty() && !whole {
             self.pass(latency)?;
         } else {
-            self.deliver(&text, result.is_ok(), latency, deliver)?;
+            self.deliver(&text, whole, latency, deliver)?;
         }
         result
     }
@@ -322,6 +334,7 @@ mod tests {
     use super::*;
     use crate::clock::ManualClock;
     use crate::error::{ErrorKind, RetrySignal, UpstreamFailure};
+    use crate::llm::template;
     use crate::models::ModelBound;
     use std::num::NonZeroU32;
     use std::thread;
@@ -334,7 +347,9 @@ mod tests {
 
     fn ask(client: &ScriptedClient, ceiling: u32) -> Result<LlmResponse, JobError> {
         let said = Conversation::new().system("Add.").user("1 + 1");
-        client.respond(&spec(), &said, &CallOptions::new(ceiling))
+        client
+            .respond(&spec(), &said, &CallOptions::new(ceiling))
+            .and_then(|answer| template::conclude(&spec(), ceiling, answer))
     }
 
     fn pieces_of(client: &ScriptedClient) -> (Vec<(String, bool)>, Result<LlmResponse, JobError>) {
@@ -344,6 +359,7 @@ mod tests {
         let result = client.stream(&spec(), &said, &options, &mut |chunk| {
             pieces.push((chunk.text, chunk.last));
         });
+        let result = result.and_then(|answer| template::conclude(&spec(), 50, answer));
         (pieces, result)
     }
 

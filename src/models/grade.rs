@@ -18,6 +18,72 @@ pub enum Grade {
     Mega,
 }
 
+impl Grade {
+    /// Every grade, from the least to the most.
+    pub const ALL: [Self; 6] = [
+        Self::Micro,
+        Self::Small,
+        Self::Medium,
+        Self::Large,
+        Self::Xl,
+        Self::Mega,
+    ];
+
+    /// The grades from this one up.
+    pub(crate) fn and_above(self) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |grade| *grade >= self)
+    }
+
+    /// The next one down.
+    pub(crate) fn below(self) -> Option<Self> {
+        Self::ALL.into_iter().rev().find(|grade| *grade < self)
+    }
+
+    /// The next one up.
+    pub(crate) fn above(self) -> Option<Self> {
+        Self::ALL.into_iter().find(|grade| *grade > self)
+    }
+}
+
+/// How capable a model a job asks for: at least a grade, or the best there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Floor {
+    /// This grade or a higher one.
+    AtLeast(Grade),
+    /// The strongest that the deployment serves. Not a grade: which it is depends on the catalog
+    /// and on what can be called.
+    Ceiling,
+}
+
+impl From<Grade> for Floor {
+    fn from(grade: Grade) -> Self {
+        Self::AtLeast(grade)
+    }
+}
+
+/// What a model is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ModelKind {
+    /// It answers conversations. The default.
+    #[default]
+    Llm,
+    /// It turns texts into vectors.
+    Embeddings,
+    /// It chooses among given answers.
+    Decision,
+}
+
+/// What vectors are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EmbeddingsPurpose {
+    /// To look for texts with them.
+    Query,
+    /// To be found.
+    Document,
+}
+
 /// How hard a model is to work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -87,6 +153,16 @@ impl OutputSize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grades_are_a_ladder_and_ceiling_is_no_rung_of_it() {
+        assert!(Grade::ALL.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!(Grade::Micro.below(), None);
+        assert_eq!(Grade::Mega.above(), None);
+        assert_eq!(Grade::Small.above(), Some(Grade::Medium));
+        assert_eq!(Grade::Xl.and_above().count(), 2);
+        assert_eq!(Floor::from(Grade::Small), Floor::AtLeast(Grade::Small));
+    }
 
     #[test]
     fn sizes_are_capped_at_the_models_own_limit() {

@@ -1,8 +1,10 @@
-//! One model on one provider.
+//! One model on one provider (`MOD-2`).
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use super::grade::{Depth, Grade};
+use super::cost::Prices;
+use super::grade::{Depth, Grade, ModelKind};
 use crate::error::JobError;
 
 /// What limits the use of a model.
@@ -21,27 +23,89 @@ pub enum ModelBound {
     Concurrency(NonZeroU32),
 }
 
+/// Whether an entry is served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ModelStatus {
+    /// It is. The default.
+    #[default]
+    Open,
+    /// The deployment switched it off.
+    Disabled,
+    /// Its provider gives it up.
+    Deprecated,
+    /// Its provider no longer names it.
+    Unlisted,
+    /// Its endpoint does not answer.
+    Unreachable,
+}
+
+/// How a model is told how much to think.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Thinking {
+    /// It does not think, so nothing is reserved for it.
+    None,
+    /// By a budget in tokens. The default.
+    #[default]
+    Budget,
+    /// By a word for the effort; the budget is what is reserved for it.
+    Effort,
+}
+
+/// What a request carries besides text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InputKind {
+    /// Pictures.
+    Images,
+    /// Whole documents, such as PDF.
+    Documents,
+}
+
 /// One model on one provider, as the deployment knows it. Two are equal when their ids are.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelSpec {
     /// The entry's id, which also names its account.
     pub id: String,
+    /// What the weights are called: entries that share it are one model on several endpoints, and
+    /// one may stand in for another. The id unless set.
+    pub identity: String,
     /// The provider's key.
     pub provider: String,
-    /// How capable it is.
+    /// What the provider calls it. The id unless set.
+    pub wire_id: String,
+    /// What it is for.
+    pub kind: ModelKind,
+    /// How capable it is. Means nothing but for an `Llm`.
     pub grade: Grade,
     /// Tokens that fit into one request, input and output together.
     pub context_tokens: u32,
     /// Tokens that it can write at most.
     pub max_output_tokens: u32,
+    /// Whether it takes pictures.
+    pub vision: bool,
+    /// Whether it takes whole documents.
+    pub documents: bool,
+    /// Whether its provider uses what it is sent for purposes of its own.
+    pub shares_data: bool,
     /// What limits its use.
     pub bound: ModelBound,
+    /// What it charges; `None` when that is not known.
+    pub prices: Option<Prices>,
+    /// How it is told how much to think.
+    pub thinking: Thinking,
+    /// How many tokens it thinks with, by depth; where it does not say, the usual share of what it
+    /// can write.
+    pub thinking_budgets: BTreeMap<Depth, u32>,
+    /// Whether it is served.
+    pub status: ModelStatus,
 }
 
 impl ModelSpec {
-    /// A model of `provider`, of grade `Medium`, with a window of 200 000 tokens of which it writes
-    /// at most 32 768.
+    /// A model of `provider`: an open `Llm` of grade `Medium`, with a window of 200 000 tokens of
+    /// which it writes at most 32 768, without a price.
     ///
     /// # Errors
     /// `InvalidInput` for a blank id or provider.
@@ -51,14 +115,49 @@ impl ModelSpec {
                 return Err(JobError::invalid_input(field, value, "must not be blank"));
             }
         }
-        Ok(Self {
+        Ok(Self::unchecked(id, provider, bound))
+    }
+
+    pub(crate) fn unchecked(id: &str, provider: &str, bound: ModelBound) -> Self {
+        Self {
             id: id.to_owned(),
+            identity: id.to_owned(),
             provider: provider.to_owned(),
+            wire_id: id.to_owned(),
+            kind: ModelKind::Llm,
             grade: Grade::Medium,
             context_tokens: 200_000,
             max_output_tokens: 32_768,
+            vision: false,
+            documents: false,
+            shares_data: false,
             bound,
-        })
+            prices: None,
+            thinking: Thinking::Budget,
+            thinking_budgets: BTreeMap::new(),
+            status: ModelStatus::Open,
+        }
+    }
+
+    /// Sets what the weights are called.
+    #[must_use]
+    pub fn identity(mut self, identity: impl Into<String>) -> Self {
+        self.identity = identity.into();
+        self
+    }
+
+    /// Sets what the provider calls it.
+    #[must_use]
+    pub fn wire_id(mut self, wire_id: impl Into<String>) -> Self {
+        self.wire_id = wire_id.into();
+        self
+    }
+
+    /// Sets what it is for.
+    #[must_use]
+    pub fn kind(mut self, kind: ModelKind) -> Self {
+        self.kind = kind;
+        self
     }
 
     /// Sets the grade.
@@ -73,27 +172,123 @@ impl ModelSpec {
     /// # Errors
     /// `InvalidInput` when either is zero or the output is larger than the window.
     pub fn limits(mut self, context_tokens: u32, max_output_tokens: u32) -> Result<Self, JobError> {
-        if max_output_tokens == 0 {
-            return Err(JobError::invalid_input(
-                "max_output_tokens",
-                max_output_tokens,
-                "must be positive",
-            ));
-        }
-        if context_tokens < max_output_tokens {
-            return Err(JobError::invalid_input(
-                "context_tokens",
-                context_tokens,
-                format!("must hold the {max_output_tokens} tokens of the longest answer"),
-            ));
-        }
         self.context_tokens = context_tokens;
         self.max_output_tokens = max_output_tokens;
-        Ok(self)
+        match self.limit_fault() {
+            None => Ok(self),
+            Some((field, figure, rule)) => Err(JobError::invalid_input(field, figure, rule)),
+        }
     }
 
-    pub(crate) fn thinking_budget(&self, depth: Depth) -> u32 {
-        depth.thinking_budget(self.max_output_tokens)
+    /// Has it take pictures, documents, both or neither. Neither unless set.
+    #[must_use]
+    pub fn takes(mut self, inputs: impl IntoIterator<Item = InputKind>) -> Self {
+        (self.vision, self.documents) = (false, false);
+        for input in inputs {
+            match input {
+                InputKind::Images => self.vision = true,
+                InputKind::Documents => self.documents = true,
+            }
+        }
+        self
+    }
+
+    /// Says that its provider uses what it is sent for purposes of its own.
+    #[must_use]
+    pub fn shares_data(mut self, shares: bool) -> Self {
+        self.shares_data = shares;
+        self
+    }
+
+    /// Sets what it charges.
+    #[must_use]
+    pub fn prices(mut self, prices: Prices) -> Self {
+        self.prices = Some(prices);
+        self
+    }
+
+    /// Sets how it is told how much to think.
+    #[must_use]
+    pub fn thinking(mut self, thinking: Thinking) -> Self {
+        self.thinking = thinking;
+        self
+    }
+
+    /// Sets with how many tokens it thinks at a depth.
+    #[must_use]
+    pub fn thinking_budget(mut self, depth: Depth, tokens: u32) -> Self {
+        self.thinking_budgets.insert(depth, tokens);
+        self
+    }
+
+    /// Sets whether it is served.
+    #[must_use]
+    pub fn status(mut self, status: ModelStatus) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Whether it takes this besides text.
+    #[must_use]
+    pub fn accepts(&self, input: InputKind) -> bool {
+        match input {
+            InputKind::Images => self.vision,
+            InputKind::Documents => self.documents,
+        }
+    }
+
+    /// The tokens that it thinks with at a depth (MOD-5).
+    #[must_use]
+    pub fn thinking_tokens(&self, depth: Depth) -> u32 {
+        if self.thinking == Thinking::None || self.kind != ModelKind::Llm {
+            return 0;
+        }
+        match self.thinking_budgets.get(&depth) {
+            Some(stated) => *stated,
+            None => depth.thinking_budget(self.max_output_tokens),
+        }
+    }
+
+    fn limit_fault(&self) -> Option<(&'static str, u32, String)> {
+        let (context, output) = (self.context_tokens, self.max_output_tokens);
+        if output == 0 && self.kind == ModelKind::Llm {
+            return Some(("max_output_tokens", output, "must be positive".to_owned()));
+        }
+        if context == 0 {
+            return Some(("context_tokens", context, "must be positive".to_owned()));
+        }
+        (context < output).then(|| {
+            let rule = format!("must hold the {output} tokens of the longest answer");
+            ("context_tokens", context, rule)
+        })
+    }
+
+    /// Everything about the entry that cannot work.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (field, value) in [
+            ("id", &self.id),
+            ("identity", &self.identity),
+            ("provider", &self.provider),
+            ("wire_id", &self.wire_id),
+        ] {
+            if value.trim().is_empty() {
+                faults.push(format!("{field} must not be empty"));
+            }
+        }
+        if let Some((field, figure, rule)) = self.limit_fault() {
+            faults.push(format!("{field} is {figure} and {rule}"));
+        }
+        for (depth, tokens) in &self.thinking_budgets {
+            if *tokens > self.max_output_tokens {
+                faults.push(format!(
+                    "the thinking budget at {depth:?} is {tokens}, more than the {} tokens that it \
+                     can write",
+                    self.max_output_tokens
+                ));
+            }
+        }
+        faults
     }
 }
 
@@ -104,3 +299,40 @@ impl PartialEq for ModelSpec {
 }
 
 impl Eq for ModelSpec {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> ModelSpec {
+        ModelSpec::new("m", "p", ModelBound::Concurrency(NonZeroU32::MIN)).unwrap()
+    }
+
+    #[test]
+    fn a_model_thinks_as_its_entry_says_or_with_the_usual_share() {
+        let stated = spec().thinking_budget(Depth::Quick, 300);
+        assert_eq!(stated.thinking_tokens(Depth::Quick), 300);
+        assert_eq!(stated.thinking_tokens(Depth::Standard), 32_768 / 8);
+        assert_eq!(stated.thinking_tokens(Depth::Immediate), 0);
+        let none = spec().thinking(Thinking::None);
+        assert_eq!(none.thinking_tokens(Depth::UltraThorough), 0);
+    }
+
+    #[test]
+    fn every_fault_of_an_entry_is_told() {
+        let mut broken = spec().identity(" ").thinking_budget(Depth::Quick, 99_999);
+        broken.context_tokens = 10;
+        broken.provider.clear();
+        let faults = broken.faults().join("; ");
+        for part in ["identity", "provider", "context_tokens is 10", "Quick"] {
+            assert!(faults.contains(part), "{part}: {faults}");
+        }
+        assert_eq!(broken.faults().len(), 4);
+        assert!(spec().faults().is_empty());
+    }
+
+    #[test]
+    fn equality_is_by_id() {
+        assert_eq!(spec(), spec().grade(Grade::Mega));
+    }
+}

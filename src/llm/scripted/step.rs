@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::error::{JobError, RetrySignal, UpstreamFailure};
+use crate::error::JobError;
 use crate::llm::response::LlmResponse;
-use crate::llm::template;
+use crate::llm::template::{self, ProviderFailure};
 use crate::models::ModelSpec;
 
 /// What a [`ScriptedClient`](super::ScriptedClient) does at one call: answers, or fails as a
@@ -32,10 +32,7 @@ pub(super) enum Outcome {
 /// How a step fails. What it says of the model is known at the call only.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
-    Upstream {
-        status: u16,
-        retry_after: Option<Duration>,
-    },
+    Provider(ProviderFailure),
     Refusal {
         category: String,
         explanation: String,
@@ -43,10 +40,6 @@ pub(super) enum Failure {
     Malformed(String),
     Other(JobError),
 }
-
-const RATE_LIMITED: u16 = 429;
-const UNAVAILABLE: u16 = 503;
-const OVERLOADED: u16 = 529;
 
 impl Step {
     fn new(outcome: Outcome) -> Self {
@@ -57,11 +50,10 @@ impl Step {
         }
     }
 
-    fn upstream(status: u16) -> Self {
-        Self::new(Outcome::Fail(Failure::Upstream {
-            status,
-            retry_after: None,
-        }))
+    /// Answers as a provider that fails so.
+    #[must_use]
+    pub fn failing(failure: ProviderFailure) -> Self {
+        Self::new(Outcome::Fail(Failure::Provider(failure)))
     }
 
     /// Answers this text. Its tokens are estimated, and what is longer than the call's ceiling is
@@ -80,19 +72,38 @@ impl Step {
     /// A 429: this caller's budget is spent.
     #[must_use]
     pub fn rate_limit() -> Self {
-        Self::upstream(RATE_LIMITED)
+        Self::failing(ProviderFailure::status(429).body("too many requests"))
     }
 
     /// A 529: the provider's fleet is overloaded.
     #[must_use]
     pub fn overload() -> Self {
-        Self::upstream(OVERLOADED)
+        Self::failing(ProviderFailure::status(529).body("overloaded"))
     }
 
     /// A 503: the provider fails for now.
     #[must_use]
     pub fn transient() -> Self {
-        Self::upstream(UNAVAILABLE)
+        Self::status(503, "unavailable")
+    }
+
+    /// Any status, with a body.
+    #[must_use]
+    pub fn status(status: u16, body: impl Into<String>) -> Self {
+        Self::failing(ProviderFailure::status(status).body(body))
+    }
+
+    /// A 429 of an account that is out of money.
+    #[must_use]
+    pub fn out_of_money() -> Self {
+        Self::status(429, "insufficient_quota: add credit to go on")
+    }
+
+    /// A 400 that says that the conversation is longer than the model's window.
+    #[must_use]
+    pub fn context_too_long() -> Self {
+        let failure = ProviderFailure::status(400).body("the prompt is too long");
+        Self::failing(failure.context_too_long())
     }
 
     /// The answer runs into the call's ceiling.
@@ -123,12 +134,12 @@ impl Step {
         Self::new(Outcome::Fail(Failure::Other(error)))
     }
 
-    /// Has the provider ask to be left alone for so long. Only a 429, 529 or 503 says so; any other
-    /// step stays as it is.
+    /// Has the provider ask to be left alone for so long. Only a step that fails with a status says
+    /// so; any other stays as it is.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
-        if let Outcome::Fail(Failure::Upstream { retry_after, .. }) = &mut self.outcome {
-            *retry_after = Some(wait);
+        if let Outcome::Fail(Failure::Provider(failure)) = &mut self.outcome {
+            *failure = failure.clone().retry_after(wait);
         }
         self
     }
@@ -152,10 +163,7 @@ impl Step {
 impl Failure {
     pub(super) fn on(&self, model: &ModelSpec) -> JobError {
         match self {
-            Self::Upstream {
-                status,
-                retry_after,
-            } => upstream(model, *status, *retry_after),
+            Self::Provider(failure) => failure.clone().into_error(model),
             Self::Refusal {
                 category,
                 explanation,
@@ -164,29 +172,6 @@ impl Failure {
             Self::Other(error) => error.clone(),
         }
     }
-}
-
-fn upstream(model: &ModelSpec, status: u16, retry_after: Option<Duration>) -> JobError {
-    let provider = &*model.provider;
-    let (signal, details) = match status {
-        RATE_LIMITED => {
-            let details = "too many requests";
-            (RetrySignal::rate_limit(provider, details), details)
-        }
-        OVERLOADED => {
-            let details = "overloaded";
-            (RetrySignal::overload(provider, details), details)
-        }
-        _ => {
-            let details = "unavailable";
-            (RetrySignal::transient(provider, details), details)
-        }
-    };
-    let mut failure = UpstreamFailure::with_status(status, provider, details);
-    if let Some(wait) = retry_after {
-        failure = failure.retry_after(wait);
-    }
-    signal.with_failure(failure).into()
 }
 
 impl From<&str> for Step {

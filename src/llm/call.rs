@@ -1,0 +1,193 @@
+//! One call of a model on a job's behalf (`LLM-2`, `CTX-7`): looked at before, recorded and costed
+//! after, its verdict fed to the model's account once.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::rate_limit::RateLimitInfo;
+use super::response::{LlmResponse, StopReason};
+use super::secret::Secrets;
+use super::{DecisionResponse, EmbeddingsResponse};
+use crate::admission::{TokenBucket, TokenBudget};
+use crate::error::{ErrorKind, JobError, RetrySignal};
+use crate::events::ModelCall;
+use crate::job::JobContext;
+use crate::job::core::JobCore;
+use crate::models::{EmbeddingsPurpose, ModelSpec, Usage};
+use crate::unwind::contain_result;
+
+/// What an answer says besides itself.
+pub(super) trait Answer {
+    fn usage(&self) -> Usage;
+    fn served(&self) -> Option<&str>;
+    fn stop_reason(&self) -> Option<StopReason> {
+        None
+    }
+    fn limits(&self) -> Option<&RateLimitInfo> {
+        None
+    }
+}
+
+impl Answer for LlmResponse {
+    fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    fn served(&self) -> Option<&str> {
+        self.served.as_deref()
+    }
+
+    fn stop_reason(&self) -> Option<StopReason> {
+        Some(self.stop_reason)
+    }
+
+    fn limits(&self) -> Option<&RateLimitInfo> {
+        self.limits.as_ref()
+    }
+}
+
+impl Answer for EmbeddingsResponse {
+    fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    fn served(&self) -> Option<&str> {
+        self.served.as_deref()
+    }
+}
+
+impl Answer for DecisionResponse {
+    fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    fn served(&self) -> Option<&str> {
+        self.served.as_deref()
+    }
+}
+
+/// What an answer said that is worth a record, kept while the answer may turn into a failure.
+struct Noted {
+    usage: Usage,
+    served: Option<String>,
+    stop_reason: Option<StopReason>,
+    limits: Option<RateLimitInfo>,
+}
+
+impl Noted {
+    fn of(answer: &impl Answer) -> Self {
+        Self {
+            usage: answer.usage(),
+            served: answer.served().map(str::to_owned),
+            stop_reason: answer.stop_reason(),
+            limits: answer.limits().cloned(),
+        }
+    }
+}
+
+/// Calls one model for one job.
+pub(crate) struct Caller {
+    pub(crate) spec: Arc<ModelSpec>,
+    pub(crate) job: Arc<JobCore>,
+    /// `None` for a model that is bounded by calls at once.
+    pub(crate) bucket: Option<Arc<TokenBucket>>,
+    pub(crate) secrets: Arc<Secrets>,
+}
+
+impl Caller {
+    /// Makes one call. `conclude` says what the answer means; a panic in either is its failure.
+    pub(super) fn call<A: Answer>(
+        &self,
+        purpose: Option<EmbeddingsPurpose>,
+        call: impl FnOnce(&ModelSpec) -> Result<A, JobError>,
+        conclude: impl FnOnce(A) -> Result<A, JobError>,
+    ) -> Result<A, JobError> {
+        JobContext::new(Arc::clone(&self.job)).check_cancellation()?;
+        let started_at = self.job.clock().wall();
+        let mut noted = None;
+        let result = contain_result("model call", || {
+            let answer = call(&self.spec)?;
+            noted = Some(Noted::of(&answer));
+            conclude(answer)
+        })
+        .map_err(|error| self.tidy(error));
+        self.job
+            .record_model_call(self.report(&noted, result.as_ref().err(), purpose, started_at));
+        self.tell_account(result.as_ref().err(), &noted);
+        result
+    }
+
+    /// The failure as the job sees it: without secrets, and a signal with the model on it.
+    fn tidy(&self, error: JobError) -> JobError {
+        let error = self.secrets.redact(error);
+        match error.retry_signal() {
+            Some(signal) if signal.is_upstream() && signal.model().is_none() => {
+                let signal = signal.clone().on_model(&self.spec.id);
+                error.with_kind(ErrorKind::Retry(signal))
+            }
+            _ => error,
+        }
+    }
+
+    fn report(
+        &self,
+        noted: &Option<Noted>,
+        error: Option<&JobError>,
+        purpose: Option<EmbeddingsPurpose>,
+        started_at: SystemTime,
+    ) -> ModelCall {
+        let usage = noted.as_ref().map(|noted| noted.usage);
+        let stop_reason = error.and_then(stop_reason).or_else(|| {
+            // Of a failed answer that is no longer why it ended.
+            let said = noted.as_ref()?.stop_reason;
+            error.is_none().then_some(said).flatten()
+        });
+        ModelCall {
+            model: self.spec.id.as_str().into(),
+            served: noted
+                .as_ref()
+                .and_then(|noted| noted.served.as_deref())
+                .map(Into::into),
+            kind: self.spec.kind,
+            purpose,
+            successful: error.is_none(),
+            stop_reason: stop_reason.map(|reason| reason.to_string()),
+            usage,
+            cost: usage
+                .zip(self.spec.prices.as_ref())
+                .map(|(usage, prices)| prices.cost(&usage)),
+            reason: error.map(ToString::to_string),
+            cause: error.cloned(),
+            started_at,
+            ended_at: self.job.clock().wall(),
+        }
+    }
+
+    fn tell_account(&self, error: Option<&JobError>, noted: &Option<Noted>) {
+        let Some(bucket) = &self.bucket else { return };
+        let now = self.job.clock().now();
+        match error.map(|error| error.retry_signal().map(RetrySignal::throttle_increments)) {
+            None => bucket.record_success(now),
+            Some(Some(increments)) => bucket.record_backpressure(increments, now),
+            Some(None) => {}
+        }
+        let limits = noted.as_ref().and_then(|noted| noted.limits.as_ref());
+        if let Some(limits) = limits {
+            let figure = |figure: u64| u32::try_from(figure).unwrap_or(u32::MAX);
+            // A figure of zero is one that the provider did not say, and changes nothing (TB-7).
+            let budget = TokenBudget::new(
+                figure(limits.tokens_per_minute()),
+                figure(limits.requests_per_minute()),
+            );
+            bucket.set_config(budget, now);
+        }
+    }
+}
+
+fn stop_reason(error: &JobError) -> Option<StopReason> {
+    match error.kind() {
+        ErrorKind::Retry(RetrySignal::OutputTruncation(_)) => Some(StopReason::MaxTokens),
+        ErrorKind::ProviderRefusal { .. } => Some(StopReason::Refusal),
+        _ => None,
+    }
+}

@@ -1,0 +1,7 @@
+//! Models, end to end: which one a job gets, what it costs, and what a provider's "no" means.
+
+mod cost;
+mod provider_quota;
+mod resolution;
+mod retry_signals;
+mod support;
