@@ -14,16 +14,29 @@ use crate::error::JobError;
 pub(crate) fn catch<T>(foreign: impl FnOnce() -> T) -> Result<T, String> {
     // Unwind safety: what foreign code left half done is its own, and is never run again; state
     // of ours is only changed outside of such calls.
-    catch_unwind(AssertUnwindSafe(foreign)).map_err(|payload| {
-        let text = panic_text(&*payload);
-        discard(payload);
-        text
-    })
+    catch_unwind(AssertUnwindSafe(foreign)).map_err(text_of)
+}
+
+// What becomes of a panic is kept out of the functions that call foreign code: it is rare, and its
+// stack would be a part of every waiting thread's.
+
+#[cold]
+#[inline(never)]
+fn text_of(payload: Box<dyn Any + Send>) -> String {
+    let text = panic_text(&*payload);
+    discard(payload);
+    text
+}
+
+#[cold]
+#[inline(never)]
+fn panicked(component: &str, text: String) -> JobError {
+    JobError::system(component, format!("panicked: {text}"))
 }
 
 /// Runs foreign code; a panic becomes a `System` error of `component` with the panic's text.
 pub(crate) fn contain<T>(component: &str, foreign: impl FnOnce() -> T) -> Result<T, JobError> {
-    catch(foreign).map_err(|text| JobError::system(component, format!("panicked: {text}")))
+    catch(foreign).map_err(|text| panicked(component, text))
 }
 
 /// Runs foreign code that itself may fail; a panic is a failure too.

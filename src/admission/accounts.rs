@@ -1,6 +1,7 @@
 //! The accounts that the line has met: whose they are, how many waiters each holds, and what is
 //! told about them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
@@ -234,7 +235,7 @@ impl Accounts {
     pub(super) fn tell(
         &self,
         entry: &dyn Entry,
-        behind: Option<&Behind>,
+        behind: Option<&Arc<Behind>>,
         change: LimiterChange,
         reason: Option<RejectReason>,
         wait: Duration,
@@ -255,7 +256,7 @@ impl Accounts {
             change,
             reason,
             wait,
-            behind: behind.clone(),
+            behind: Arc::clone(behind),
         });
     }
 

@@ -181,15 +181,21 @@ impl CountingGate {
         state.orphaned = state.orphaned.saturating_sub(1);
     }
 
+    #[cold]
+    #[inline(never)]
+    fn refuse_impossible(&self, mine: u64) -> JobError {
+        JobError::uncorrectable(format!(
+            "{mine} permits of '{}' were asked for at once and it has {}: this can never fit",
+            self.name(),
+            self.capacity
+        ))
+    }
+
     fn check(&self, state: &State, mine: usize, ahead: usize) -> Result<bool, JobError> {
         let (mine, ahead) = (mine as u64, ahead as u64);
         let capacity = u64::from(self.capacity);
         if mine > capacity {
-            return Err(JobError::uncorrectable(format!(
-                "{mine} permits of '{}' were asked for at once and it has {capacity}: this can \
-                 never fit",
-                self.name()
-            )));
+            return Err(self.refuse_impossible(mine));
         }
         let asked = state.in_use.saturating_add(mine).saturating_add(ahead);
         Ok(asked <= capacity)

@@ -24,8 +24,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub struct Grant {
     admission: Admission,
     demand: Arc<Demand>,
-    behind: Option<Behind>,
-    waits: Waits,
+    behind: Option<Arc<Behind>>,
+    /// None for a grant at once.
+    waits: Option<Box<Waits>>,
     open: Mutex<Vec<usize>>,
     /// Whether the work that this was granted for counts as running. A part that was split off
     /// does not: the work is over when the grant itself is settled.
@@ -45,8 +46,8 @@ impl Grant {
     pub(super) fn new(
         admission: Admission,
         demand: Arc<Demand>,
-        behind: Option<Behind>,
-        waits: Waits,
+        behind: Option<Arc<Behind>>,
+        waits: Option<Box<Waits>>,
     ) -> Self {
         let open = (0..demand.len()).collect();
         let running = AtomicBool::new(!demand.is_empty());
@@ -69,17 +70,20 @@ impl Grant {
     /// The wall time from asking to the grant.
     #[must_use]
     pub fn wait(&self) -> Duration {
-        self.waits.wall
+        self.waits
+            .as_ref()
+            .map_or(Duration::ZERO, |waits| waits.wall)
     }
 
     /// By account that refused the demand, how long from its first refusal to the grant. These
     /// overlap, so they do not add up to [`wait`](Self::wait).
     pub fn waits(&self) -> impl Iterator<Item = (&str, Duration)> {
-        let entries = self.waits.by_entry.iter().filter_map(|(index, wait)| {
+        let by_entry = self.waits.iter().flat_map(|waits| &waits.by_entry);
+        let entries = by_entry.filter_map(|(index, wait)| {
             let entry = self.demand.entries().get(*index)?;
             Some((entry.key().name(), *wait))
         });
-        let memory = self.waits.by_memory.iter();
+        let memory = self.waits.iter().filter_map(|it| it.by_memory.as_ref());
         entries.chain(memory.map(|(account, wait)| (&**account, *wait)))
     }
 
@@ -111,7 +115,7 @@ impl Grant {
             admission: self.admission.clone(),
             demand: Arc::clone(&self.demand),
             behind: self.behind.clone(),
-            waits: Waits::default(),
+            waits: None,
             open: Mutex::new(split),
             running: AtomicBool::new(false),
         })
@@ -157,7 +161,7 @@ impl fmt::Debug for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Grant")
             .field("demand", &self.demand)
-            .field("wait", &self.waits.wall)
+            .field("wait", &self.wait())
             .finish_non_exhaustive()
     }
 }

@@ -49,7 +49,7 @@ use waiting::Waiting;
 pub(super) struct Ask {
     pub(super) demand: Arc<Demand>,
     /// The job; looked at only when somebody listens.
-    pub(super) behind: Option<Behind>,
+    pub(super) behind: Option<Arc<Behind>>,
     /// Where the job's thread sleeps.
     pub(super) cell: Arc<WaitCell>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Ask {
 /// What became of a demand that has left the line.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    Granted(Waits),
+    Granted(Box<Waits>),
     Refused(JobError),
 }
 
@@ -123,6 +123,19 @@ pub(super) struct Waiter {
     pub(super) memory_since: Option<Instant>,
 }
 
+impl Waiter {
+    #[inline(never)]
+    fn new(ask: Ask, seq: Seq, now: Instant) -> Box<Self> {
+        Box::new(Self {
+            ask,
+            ticket: Arc::new(Ticket::new(seq)),
+            asked: now,
+            held: SmallVec::new(),
+            memory_since: None,
+        })
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Line {
     waiting: Waiting,
@@ -161,13 +174,7 @@ impl Line {
         out: &mut Outbox,
     ) -> Result<Arrival, Defect> {
         self.next_seq += 1;
-        let mut waiter = Waiter {
-            ask,
-            ticket: Arc::new(Ticket::new(self.next_seq)),
-            asked: now,
-            held: SmallVec::new(),
-            memory_since: None,
-        };
+        let mut waiter = Waiter::new(ask, self.next_seq, now);
         self.memory.look(out);
         let due = self.next_look.is_some_and(|instant| instant <= now);
         if !self.waiting.is_empty() && (self.unwalked || due) {
@@ -207,6 +214,7 @@ impl Line {
     }
 
     /// Stamps memory's release and tells everyone who held the waiter.
+    #[inline(never)]
     fn granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) -> Waits {
         let memory = self.memory.granted(waiter, now, out);
         let mut waits = self.accounts.tell_granted(waiter, now, out);
@@ -227,7 +235,7 @@ impl Line {
             .tell_rejected(waiter, refusing, reason, now, out);
     }
 
-    fn park(&mut self, waiter: Waiter, out: &mut Outbox, evaluate: bool) -> Arrival {
+    fn park(&mut self, waiter: Box<Waiter>, out: &mut Outbox, evaluate: bool) -> Arrival {
         let ticket = Arc::clone(&waiter.ticket);
         self.waiting.push(ticket.seq, waiter);
         if evaluate {
@@ -313,7 +321,7 @@ impl Line {
         demand: &Demand,
         chosen: impl Iterator<Item = usize>,
         metered_too: bool,
-        behind: Option<&Behind>,
+        behind: Option<&Arc<Behind>>,
         now: Instant,
         out: &mut Outbox,
     ) -> Result<(), Defect> {
@@ -386,6 +394,6 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-fn deliver(waiter: Waiter, verdict: Verdict, out: &mut Outbox) {
+fn deliver(waiter: Box<Waiter>, verdict: Verdict, out: &mut Outbox) {
     out.deliver(waiter.ticket, verdict, waiter.ask.cell);
 }

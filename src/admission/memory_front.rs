@@ -219,7 +219,7 @@ impl Gated {
 
     fn tell(
         &self,
-        behind: Option<&Behind>,
+        behind: Option<&Arc<Behind>>,
         change: LimiterChange,
         reason: Option<RejectReason>,
         wait: Duration,
@@ -234,7 +234,7 @@ impl Gated {
             change,
             reason,
             wait,
-            behind: behind.clone(),
+            behind: Arc::clone(behind),
         });
     }
 }

@@ -26,7 +26,7 @@ use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{EventKind, MessageBus, RejectReason};
 use crate::job::JobContext;
-use crate::job::core::WaitingFor;
+use crate::job::core::{JobCore, WaitingFor};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::{Seat, Threads};
@@ -43,14 +43,20 @@ crate::sync::thread_local! {
 /// that its own caller holds.
 pub(crate) fn refuse_reentry(operation: &str) -> Result<(), JobError> {
     if UNDER_MONITOR.with(Cell::get) {
-        return Err(JobError::system(
-            "admission",
-            format!(
-                "'{operation}' was called from inside an account; accounts must not call the runtime"
-            ),
-        ));
+        return Err(reentered(operation));
     }
     Ok(())
+}
+
+#[cold]
+#[inline(never)]
+fn reentered(operation: &str) -> JobError {
+    JobError::system(
+        "admission",
+        format!(
+            "'{operation}' was called from inside an account; accounts must not call the runtime"
+        ),
+    )
 }
 
 struct UnderMonitor;
@@ -162,27 +168,44 @@ impl Admission {
             return Err(interruption);
         }
         let demand = Arc::new(demand);
-        let behind = self
-            .shared
-            .bus
-            .wants(EventKind::Limiter, Some(job.profile()))
-            .then(|| Behind {
-                telling: Arc::clone(job.telling()),
-                snapshot: job.snapshot(),
-            });
+        let behind = self.behind(job);
         let ask = Ask {
             demand: Arc::clone(&demand),
             behind: behind.clone(),
             cell: Arc::clone(job.cell()),
         };
-        let now = self.shared.clock.now();
-        let arrival = self.step(|state, out| state.arrive(&self.shared, ask, now, out));
-        let waits = match arrival {
-            Ok(Arrival::Granted) => Waits::default(),
-            Ok(Arrival::Parked(ticket)) => self.park(&ticket, &demand, behind.as_ref(), context)?,
+        let waits = match self.arrive(ask) {
+            Ok(Arrival::Granted) => None,
+            Ok(Arrival::Parked(ticket)) => {
+                Some(self.park(&ticket, &demand, behind.as_ref(), context)?)
+            }
             Ok(Arrival::Refused(error)) | Err(error) => return Err(error),
         };
         Ok(Grant::new(self.clone(), demand, behind, waits))
+    }
+
+    // Not inlined, as little below is: ten thousand may be parked, and each keeps the stack of
+    // whatever is a part of the functions that it sleeps in.
+
+    /// The job that changes are told of, if anybody listens.
+    #[inline(never)]
+    fn behind(&self, job: &JobCore) -> Option<Arc<Behind>> {
+        let wanted = self
+            .shared
+            .bus
+            .wants(EventKind::Limiter, Some(job.profile()));
+        wanted.then(|| {
+            Arc::new(Behind {
+                telling: Arc::clone(job.telling()),
+                snapshot: job.snapshot(),
+            })
+        })
+    }
+
+    #[inline(never)]
+    fn arrive(&self, ask: Ask) -> Result<Arrival, JobError> {
+        let now = self.shared.clock.now();
+        self.step(|state, out| state.arrive(&self.shared, ask, now, out))
     }
 
     /// Sleeps until there is a verdict or the job is told to stop.
@@ -190,9 +213,9 @@ impl Admission {
         &self,
         ticket: &Arc<Ticket>,
         demand: &Arc<Demand>,
-        behind: Option<&Behind>,
+        behind: Option<&Arc<Behind>>,
         context: &JobContext,
-    ) -> Result<Waits, JobError> {
+    ) -> Result<Box<Waits>, JobError> {
         let job = context.core();
         let _waiting = job.waits_for(WaitingFor::Admission);
         loop {
@@ -203,17 +226,14 @@ impl Admission {
                     let Some(interruption) = interruption else {
                         return Ok(waits);
                     };
-                    // A cancelled job never keeps a permit.
-                    Grant::new(self.clone(), Arc::clone(demand), behind.cloned(), waits).rollback();
+                    self.take_back(demand, behind, waits);
                     return Err(interruption);
                 }
                 Some(Verdict::Refused(error)) => return Err(error),
                 None => {}
             }
             if let Some(interruption) = interruption {
-                let now = self.shared.clock.now();
-                let left = self.step(|state, out| Ok(state.line.withdraw(ticket, now, out)));
-                if left? {
+                if self.withdraw(ticket)? {
                     return Err(interruption);
                 }
                 // The verdict was decided first: it comes once its notes are out, and a grant goes
@@ -223,13 +243,33 @@ impl Admission {
         }
     }
 
+    /// A cancelled job never keeps a permit.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&self, demand: &Arc<Demand>, behind: Option<&Arc<Behind>>, waits: Box<Waits>) {
+        Grant::new(
+            self.clone(),
+            Arc::clone(demand),
+            behind.cloned(),
+            Some(waits),
+        )
+        .rollback();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn withdraw(&self, ticket: &Arc<Ticket>) -> Result<bool, JobError> {
+        let now = self.shared.clock.now();
+        self.step(|state, out| Ok(state.line.withdraw(ticket, now, out)))
+    }
+
     pub(super) fn give_back(
         &self,
         demand: &Demand,
         open: &[usize],
         settlement: Settlement,
         finished: bool,
-        behind: Option<&Behind>,
+        behind: Option<&Arc<Behind>>,
     ) {
         let now = self.shared.clock.now();
         let metered_too = settlement == Settlement::Rollback;
@@ -394,6 +434,8 @@ impl State {
     }
 }
 
+#[cold]
+#[inline(never)]
 fn stopped() -> JobError {
     JobError::cancelled("admission has stopped")
 }

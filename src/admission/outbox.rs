@@ -43,7 +43,7 @@ pub(super) struct Note {
     pub(super) change: LimiterChange,
     pub(super) reason: Option<RejectReason>,
     pub(super) wait: Duration,
-    pub(super) behind: Behind,
+    pub(super) behind: Arc<Behind>,
 }
 
 enum Item {
@@ -153,6 +153,7 @@ impl Mail {
     }
 
     /// Publishes and wakes. Called after the monitor's lock was let go.
+    #[inline(never)]
     pub(super) fn perform(
         &self,
         mut posted: Posted,
@@ -189,8 +190,11 @@ impl Mail {
 }
 
 fn publish(note: Note, bus: &MessageBus, at: SystemTime) -> Overflow {
-    let Behind { telling, snapshot } = note.behind.clone();
-    telling.in_place(|ended| publish_as(note, (!ended).then_some(snapshot), bus, at))
+    let behind = Arc::clone(&note.behind);
+    behind.telling.in_place(|ended| {
+        let snapshot = (!ended).then(|| behind.snapshot.clone());
+        publish_as(note, snapshot, bus, at)
+    })
 }
 
 fn publish_as(

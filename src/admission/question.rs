@@ -149,6 +149,8 @@ pub(super) fn shortness(
 }
 
 /// The refusal that a waiter gets for an account's error.
+#[cold]
+#[inline(never)]
 fn refused(demand: &Demand, index: usize, error: JobError) -> Look {
     let entry = demand.entries().get(index);
     let (error, reason) = match error.kind() {

@@ -10,10 +10,10 @@ use super::orchestrator::OrchestratorContext;
 use super::rerun::Execution;
 use super::timer::AlarmKey;
 use super::{door, governor, rerun, settle};
-use crate::admission::Demand;
+use crate::admission::{Demand, Grant};
 use crate::error::JobError;
 use crate::events::{Event, EventKind, JobStarted, LifecycleEvent};
-use crate::job::core::Outcome;
+use crate::job::core::{JobCore, Outcome};
 use crate::job::requirements::LimitNeed;
 use crate::job::resources::ResourceSet;
 use crate::job::{JobContext, JobRequirements, JobResources, current};
@@ -46,24 +46,99 @@ pub(super) fn attempt(
     let job = entry.job();
     let context = JobContext::new(Arc::clone(job));
     execution.models.clear();
-    let requirements = if body.may_hold() {
-        asking(inner, entry, || contain("job", || body.requirements()))??
-    } else {
-        JobRequirements::none()
-    };
-    let result = admitted(inner, entry, &context, &requirements, body, execution);
+    let requirements = ask_what_it_needs(inner, entry, body)?;
+    let result = admit(inner, entry, &context, &requirements, execution).and_then(|admitted| {
+        hold(
+            inner,
+            entry,
+            &context,
+            &requirements,
+            body,
+            admitted,
+            execution.attempt,
+        )
+    });
     discard(requirements);
     result
 }
 
-fn admitted(
+// The steps of an attempt are not to be inlined into one another: whoever waits in admission, which
+// may be ten thousand, is to keep the stack of that step alone.
+
+#[inline(never)]
+fn ask_what_it_needs(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    body: &mut dyn Body,
+) -> Result<Box<JobRequirements>, JobError> {
+    if body.may_hold() {
+        asking(inner, entry, || {
+            contain("job", || Box::new(body.requirements()))
+        })?
+    } else {
+        Ok(Box::new(JobRequirements::none()))
+    }
+}
+
+/// What an attempt was granted.
+struct Admitted {
+    resources: Arc<ResourceSet>,
+    holds: bool,
+}
+
+/// Waits until everything is granted at once.
+#[inline(never)]
+fn admit(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
     context: &JobContext,
     requirements: &JobRequirements,
-    body: &mut dyn Body,
     execution: &mut Execution,
-) -> Outcome {
+) -> Result<Admitted, JobError> {
+    let job = entry.job();
+    let (demand, models) = price(inner, entry, requirements, execution)?;
+    let holds = !demand.is_empty();
+
+    let grant = inner
+        .admission()
+        .admit(demand, context)
+        .inspect_err(|refusal| {
+            // Admission cancels a job only because it stops, and that is a cancellation like any
+            // other: whoever asks what became of the job finds it decided.
+            if refusal.is_cancelled() {
+                settle::signal_shutdown(job);
+            }
+        })?;
+    Ok(take_over(inner, job, grant, models, holds))
+}
+
+#[inline(never)]
+fn take_over(
+    inner: &Inner,
+    job: &Arc<JobCore>,
+    grant: Grant,
+    models: Vec<ResolvedModel>,
+    holds: bool,
+) -> Admitted {
+    job.note_waits(grant.wait(), grant.waits());
+    let models = models
+        .into_iter()
+        .map(|model| model.access(inner.models(), job))
+        .collect();
+    Admitted {
+        resources: ResourceSet::new(grant, models),
+        holds,
+    }
+}
+
+/// Everything that the attempt needs: its models chosen and priced, and its demand.
+#[inline(never)]
+fn price(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    requirements: &JobRequirements,
+    execution: &mut Execution,
+) -> Result<(Demand, Vec<ResolvedModel>), JobError> {
     let job = entry.job();
     // What an attempt asks for may differ from what was asked at the door; the rules do not.
     door::judge_terms(job, requirements, || {
@@ -79,24 +154,21 @@ fn admitted(
         })??,
     };
     let demand = contain("requirements", || assemble(inner, requirements, &models))?;
-    let holds = !demand.is_empty();
+    Ok((demand, models))
+}
 
-    let grant = inner
-        .admission()
-        .admit(demand, context)
-        .inspect_err(|refusal| {
-            // Admission cancels a job only because it stops, and that is a cancellation like any
-            // other: whoever asks what became of the job finds it decided.
-            if refusal.is_cancelled() {
-                settle::signal_shutdown(job);
-            }
-        })?;
-    job.note_waits(grant.wait(), grant.waits());
-    let models = models
-        .into_iter()
-        .map(|model| model.access(inner.models(), job))
-        .collect();
-    let resources = ResourceSet::new(grant, models);
+/// From the grant until everything is given back.
+#[inline(never)]
+fn hold(
+    inner: &Arc<Inner>,
+    entry: &Arc<Entry>,
+    context: &JobContext,
+    requirements: &JobRequirements,
+    body: &mut dyn Body,
+    Admitted { resources, holds }: Admitted,
+    number: u32,
+) -> Outcome {
+    let job = entry.job();
     entry.set_attempt(Some(Arc::clone(&resources)));
     // From here to the close the job holds; a panic of ours on the way gives it back all the same.
     let mut held = HeldAttempt {
@@ -125,7 +197,6 @@ fn admitted(
         return Err(interruption);
     }
 
-    let number = execution.attempt;
     let outcome = work(inner, context, requirements, &resources, body, number);
     tell_limits(inner, requirements, &outcome);
     match (held.close(), outcome) {

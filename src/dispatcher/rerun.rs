@@ -36,29 +36,45 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -
     let mut execution = Execution::default();
     loop {
         execution.attempt += 1;
-        let attempt = execution.attempt;
         let error = match attempt::attempt(inner, entry, body, &mut execution) {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
-        let Some(signal) = error.retry_signal() else {
-            return Err(error);
-        };
-        let signal = signal.clone().on_attempt(attempt);
-        let error = error.with_kind(ErrorKind::Retry(signal.clone()));
-        if let Some(interruption) = job.interruption() {
-            return Err(interruption);
-        }
-        match counters.judge(&signal, &error, attempt) {
-            Verdict::GiveUp(error) => return Err(error),
-            Verdict::Again(window) => {
-                let delay = rand::random_range(window);
-                // From here, not from when whoever listens has been told.
-                let until = job.clock().now().checked_add(delay);
-                tell(inner, job, &signal, attempt, delay);
-                execution.failed(signal);
-                wait(inner, job, until)?;
-            }
+        again(inner, job, &mut counters, &mut execution, error)?;
+    }
+}
+
+/// Waits for the next attempt, if there is to be one after this error. Not inlined: a job that runs
+/// for the first time is not to keep the stack of what comes after a failure.
+///
+/// # Errors
+/// How the job ends.
+#[inline(never)]
+fn again(
+    inner: &Inner,
+    job: &JobCore,
+    counters: &mut Counters,
+    execution: &mut Execution,
+    error: JobError,
+) -> Result<(), JobError> {
+    let attempt = execution.attempt;
+    let Some(signal) = error.retry_signal() else {
+        return Err(error);
+    };
+    let signal = signal.clone().on_attempt(attempt);
+    let error = error.with_kind(ErrorKind::Retry(signal.clone()));
+    if let Some(interruption) = job.interruption() {
+        return Err(interruption);
+    }
+    match counters.judge(&signal, &error, attempt) {
+        Verdict::GiveUp(error) => Err(error),
+        Verdict::Again(window) => {
+            let delay = rand::random_range(window);
+            // From here, not from when whoever listens has been told.
+            let until = job.clock().now().checked_add(delay);
+            tell(inner, job, &signal, attempt, delay);
+            execution.failed(signal);
+            wait(inner, job, until)
         }
     }
 }

@@ -211,7 +211,13 @@ impl World {
     }
 
     /// What happens, as text.
-    fn perform(&mut self, op: &Op, shapes: &[Shape], now: Instant, behind: &Behind) -> Vec<String> {
+    fn perform(
+        &mut self,
+        op: &Op,
+        shapes: &[Shape],
+        now: Instant,
+        behind: &Arc<Behind>,
+    ) -> Vec<String> {
         let mut out = Outbox::default();
         let mut told = Vec::new();
         match op {
@@ -264,7 +270,13 @@ impl World {
         told
     }
 
-    fn arrive(&mut self, shape: &Shape, now: Instant, behind: &Behind, out: &mut Outbox) -> String {
+    fn arrive(
+        &mut self,
+        shape: &Shape,
+        now: Instant,
+        behind: &Arc<Behind>,
+        out: &mut Outbox,
+    ) -> String {
         let demand = Arc::new(self.demand(shape));
         if demand.is_empty() {
             return String::new();
@@ -272,7 +284,7 @@ impl World {
         self.line.accounts.claim(1, &self.wake, &demand).unwrap();
         let ask = Ask {
             demand: Arc::clone(&demand),
-            behind: Some(behind.clone()),
+            behind: Some(Arc::clone(behind)),
             cell: WaitCell::new(),
         };
         match self.line.arrive(ask, now, out).unwrap() {
@@ -293,7 +305,7 @@ impl World {
         which: usize,
         metered_too: bool,
         now: Instant,
-        behind: &Behind,
+        behind: &Arc<Behind>,
         out: &mut Outbox,
     ) {
         if self.granted.is_empty() {
@@ -393,10 +405,10 @@ fn compare(gated: bool, shapes: &[Shape], ops: &[Op]) -> Result<(), TestCaseErro
         }
         let context = testing::context(&clock, &bus, &format!("u{step}"), None).unwrap();
         let job = context.core();
-        let behind = Behind {
+        let behind = Arc::new(Behind {
             telling: Arc::clone(job.telling()),
             snapshot: job.snapshot(),
-        };
+        });
         let by_walk = walked.perform(op, shapes, now, &behind);
         let by_plain = plain.perform(op, shapes, now, &behind);
         prop_assert_eq!(by_walk, by_plain, "at step {} {:?}", step, op);

@@ -127,7 +127,7 @@ pub(super) fn is_unheld(classes: &IdMap<Class>, id: ClassId, entry: usize) -> bo
 }
 
 struct Place {
-    waiter: Waiter,
+    waiter: Box<Waiter>,
     class: ClassId,
 }
 
@@ -182,7 +182,7 @@ impl Waiting {
     }
 
     pub(super) fn waiter_mut(&mut self, seq: Seq) -> Option<&mut Waiter> {
-        self.places.get_mut(&seq).map(|place| &mut place.waiter)
+        self.places.get_mut(&seq).map(|place| &mut *place.waiter)
     }
 
     pub(super) fn class(&self, id: ClassId) -> Option<&Class> {
@@ -208,7 +208,7 @@ impl Waiting {
     }
 
     /// Puts a waiter at the end of the line.
-    pub(super) fn push(&mut self, seq: Seq, waiter: Waiter) {
+    pub(super) fn push(&mut self, seq: Seq, waiter: Box<Waiter>) {
         let id = self.class_for(&waiter.ask.demand);
         let Self {
             classes, groups, ..
@@ -246,7 +246,7 @@ impl Waiting {
     }
 
     /// Takes a waiter out of the line.
-    pub(super) fn remove(&mut self, seq: Seq) -> Option<Waiter> {
+    pub(super) fn remove(&mut self, seq: Seq) -> Option<Box<Waiter>> {
         let Place { waiter, class: id } = self.places.remove(&seq)?;
         self.tidy_order();
         if let Some(unheld) = &mut self.unheld_on_memory {
@@ -317,6 +317,7 @@ impl Waiting {
     }
 
     /// The class of this demand, made when it is the first of its kind.
+    #[inline(never)]
     fn class_for(&mut self, demand: &Arc<Demand>) -> ClassId {
         // The amounts are of a user's type, and so are their `Hash` and `Eq`. A demand for which
         // they fail is a class of its own.
@@ -586,7 +587,7 @@ impl Waiting {
 
     #[cfg(any(test, debug_assertions))]
     pub(super) fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.places.values().map(|place| &place.waiter)
+        self.places.values().map(|place| &*place.waiter)
     }
 }
 

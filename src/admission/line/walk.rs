@@ -428,7 +428,7 @@ impl Walk<'_> {
     fn grant(&mut self, seq: Seq) {
         if let Some(waiter) = self.line.waiting.remove(seq) {
             let waits = self.line.granted(&waiter, self.now, self.out);
-            super::deliver(waiter, Verdict::Granted(waits), self.out);
+            super::deliver(waiter, Verdict::Granted(Box::new(waits)), self.out);
         }
     }
 
