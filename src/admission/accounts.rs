@@ -139,7 +139,7 @@ impl Accounts {
         entries: impl Iterator<Item = usize>,
         now: Instant,
         out: &mut Outbox,
-    ) -> SmallVec<[usize; 4]> {
+    ) -> SmallVec<[usize; 2]> {
         let mut first = SmallVec::new();
         for index in entries {
             if waiter.held.iter().any(|(held, _)| *held == index) {

@@ -36,7 +36,7 @@ pub(super) enum Look {
 
 /// Entries by index, each with the instant at which the clock alone closes its shortfall. Few
 /// demands have more, and none of these is to cost an allocation in every walk.
-pub(super) type ShortEntries = SmallVec<[(usize, Option<Instant>); 4]>;
+pub(super) type ShortEntries = SmallVec<[(usize, Option<Instant>); 2]>;
 
 /// Which entries of a demand are short.
 pub(super) struct Shortfall {

@@ -32,6 +32,11 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     // What the parts below contain themselves they tell better. This is for the rest, such as the
     // destructor of something that an error carries: no panic leaves a job unsettled.
     let outcome = contain_result("job", || rerun::run(inner, entry, &mut *body));
+    end(inner, entry, body, outcome);
+}
+
+#[inline(never)]
+fn end(inner: &Arc<Inner>, entry: &Arc<Entry>, body: Box<dyn Body>, outcome: Outcome) {
     settle::finish(inner, entry, body, outcome);
     inner.thread_ends(entry);
 }
