@@ -57,7 +57,7 @@ pub(super) struct Ask {
 /// What became of a demand that has left the line.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    Granted(Box<Waits>),
+    Granted(Waits),
     Refused(JobError),
 }
 

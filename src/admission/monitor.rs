@@ -94,6 +94,8 @@ struct State {
     phase: Phase,
     started: bool,
     line: Line,
+    /// Of the last step, empty: kept for what it has allocated.
+    out: Outbox,
 }
 
 enum Phase {
@@ -122,6 +124,7 @@ impl Admission {
                     phase: Phase::Open,
                     started: false,
                     line: Line::new(memory),
+                    out: Outbox::default(),
                 }),
                 mail: Mail::default(),
                 evaluator,
@@ -223,6 +226,7 @@ impl Admission {
             let interruption = job.interruption();
             match ticket.take() {
                 Some(Verdict::Granted(waits)) => {
+                    let waits = Box::new(waits);
                     let Some(interruption) = interruption else {
                         return Ok(waits);
                     };
@@ -341,10 +345,10 @@ impl Admission {
         decide: impl FnOnce(&mut State, &mut Outbox) -> Result<R, Defect>,
     ) -> Result<R, JobError> {
         refuse_reentry("admission")?;
-        let mut out = Outbox::default();
         let (result, posted, gone) = {
             let mark = UnderMonitor::enter();
             let mut state = self.shared.state.lock();
+            let mut out = std::mem::take(&mut state.out);
             let result = contain("admission", || decide(&mut state, &mut out))
                 .unwrap_or_else(|panic| Err(Defect(panic)))
                 .map_err(|Defect(error)| state.fail(&error, self.shared.clock.now(), &mut out));
@@ -352,7 +356,8 @@ impl Admission {
             if result.is_ok() {
                 state.line.check_invariants();
             }
-            let posted = self.shared.mail.post(out);
+            let posted = self.shared.mail.post(&mut out);
+            state.out = out;
             let gone = state.line.take_gone();
             drop(state);
             drop(mark);

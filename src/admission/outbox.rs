@@ -75,8 +75,10 @@ impl Outbox {
     }
 
     /// The verdicts in their order, by place, delivered to nobody.
-    pub(super) fn verdicts(self) -> impl Iterator<Item = (u64, Verdict)> {
-        self.items.into_iter().filter_map(|item| match item {
+    pub(super) fn verdicts(&mut self) -> impl Iterator<Item = (u64, Verdict)> {
+        self.lines.clear();
+        self.evaluate = false;
+        self.items.drain(..).filter_map(|item| match item {
             Item::Verdict(ticket, verdict, _) => Some((ticket.seq(), verdict)),
             Item::Note(_) => None,
         })
@@ -139,16 +141,17 @@ pub(super) struct Posted {
 }
 
 impl Mail {
-    /// Appends a step's items. Called while the monitor's lock is still held.
-    pub(super) fn post(&self, outbox: Outbox) -> Posted {
+    /// Appends a step's items, and empties its outbox for the next. Called while the monitor's lock
+    /// is still held.
+    pub(super) fn post(&self, outbox: &mut Outbox) -> Posted {
         let queued = !outbox.items.is_empty();
         if queued {
-            self.queue.lock().extend(outbox.items);
+            self.queue.lock().extend(outbox.items.drain(..));
         }
         Posted {
             queued,
-            evaluate: outbox.evaluate,
-            lines: outbox.lines,
+            evaluate: std::mem::take(&mut outbox.evaluate),
+            lines: std::mem::take(&mut outbox.lines),
         }
     }
 

@@ -43,6 +43,7 @@ pub struct SteppedLine {
     wake: Wake,
     /// Nobody sleeps in it.
     cell: Arc<WaitCell>,
+    out: Outbox,
     /// By place.
     arrived: Vec<Arrived>,
 }
@@ -79,6 +80,7 @@ impl SteppedLine {
             line: Line::new(None),
             wake: Wake::new(|| {}),
             cell: WaitCell::new(),
+            out: Outbox::default(),
             arrived: Vec::new(),
         }
     }
@@ -100,8 +102,10 @@ impl SteppedLine {
             behind: None,
             cell: Arc::clone(&self.cell),
         };
-        let mut out = Outbox::default();
-        let arrival = self.line.arrive(ask, now, &mut out).map_err(|it| it.0)?;
+        let arrival = self
+            .line
+            .arrive(ask, now, &mut self.out)
+            .map_err(|it| it.0)?;
         self.arrived.push(Arrived {
             demand,
             holds: matches!(arrival, Arrival::Granted),
@@ -117,17 +121,17 @@ impl SteppedLine {
     /// # Errors
     /// When an account fails to take back what an attempt had taken.
     pub fn walk(&mut self, now: Instant) -> Result<Walked, JobError> {
-        let mut out = Outbox::default();
-        let next = self.line.pass(now, &mut out).map_err(|it| it.0)?;
+        let next = self.line.pass(now, &mut self.out).map_err(|it| it.0)?;
         let mut walked = Walked {
             granted: Vec::new(),
             refused: Vec::new(),
             next,
         };
-        for (place, verdict) in out.verdicts() {
+        for (place, verdict) in self.out.verdicts() {
             match verdict {
                 Verdict::Granted(_) => {
-                    if let Some(arrived) = self.at(place) {
+                    let at = index(place).and_then(|index| self.arrived.get_mut(index));
+                    if let Some(arrived) = at {
                         arrived.holds = true;
                     }
                     walked.granted.push(place);
@@ -176,9 +180,8 @@ impl SteppedLine {
             }
             _ => return Ok(()),
         };
-        let mut out = Outbox::default();
         self.line
-            .give_back(&demand, 0..demand.len(), false, None, now, &mut out)
+            .give_back(&demand, 0..demand.len(), false, None, now, &mut self.out)
             .map_err(|it| it.0)
     }
 }

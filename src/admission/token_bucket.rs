@@ -173,6 +173,9 @@ impl State {
     }
 
     fn levels_at(&self, now: Instant) -> (u128, u128) {
+        if now <= self.settled_at {
+            return (self.tokens.level, self.requests.level);
+        }
         let elapsed = now.saturating_duration_since(self.settled_at);
         let window = self.window();
         (
@@ -192,9 +195,17 @@ impl State {
     }
 
     fn covers(&self, need: Need, now: Instant) -> bool {
-        let (tokens, requests) = self.levels_at(now);
         let window = self.window();
-        u128::from(need.tokens) * window <= tokens && u128::from(need.requests) * window <= requests
+        let (need_tokens, need_requests) = (
+            u128::from(need.tokens) * window,
+            u128::from(need.requests) * window,
+        );
+        // A level only grows with time: what was settled may do.
+        if need_tokens <= self.tokens.level && need_requests <= self.requests.level {
+            return true;
+        }
+        let (tokens, requests) = self.levels_at(now);
+        need_tokens <= tokens && need_requests <= requests
     }
 
     fn set_throttle(&mut self, throttle: u32, now: Instant) {

@@ -64,15 +64,12 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// As of this walk.
-    fn in_walk(&mut self, walk: u64, entry: &dyn Entry) -> &mut Self {
-        if self.walk != walk {
-            self.walk = walk;
-            self.revision = revision(entry);
-            self.head = None;
-            self.ample.clear();
-        }
-        self
+    /// Forgets what an earlier walk knew.
+    fn begin(&mut self, walk: u64, entry: &dyn Entry) {
+        self.walk = walk;
+        self.revision = revision(entry);
+        self.head = None;
+        self.ample.clear();
     }
 
     fn is_ample(&self, count: usize, units: u64) -> bool {
@@ -114,7 +111,10 @@ impl Waiting {
     pub(super) fn note_head_short(&mut self, entry: &dyn Entry, until: Option<Instant>) {
         let walk = self.walk();
         if let Some(known) = self.known_of(entry.key().id()) {
-            known.in_walk(walk, entry).head = Some(until);
+            if known.walk != walk {
+                known.begin(walk, entry);
+            }
+            known.head = Some(until);
         }
     }
 
@@ -144,12 +144,18 @@ impl Waiting {
         }
         let mut revised = false;
         let mut short = Short::default();
-        let entries = group.sample.entries().iter().zip(&group.entries);
-        for (index, (entry, of_group)) in entries.enumerate() {
+        // Somebody may have to be held for the first time.
+        let mut unheld_matter = false;
+        for (index, of_group) in group.entries.iter().enumerate() {
             let Some(slot) = slots.get_mut(of_group.slot) else {
                 return OPEN;
             };
-            let known = slot.known.in_walk(walk, &**entry);
+            let known = &mut slot.known;
+            if known.walk != walk
+                && let Some(entry) = group.sample.entries().get(index)
+            {
+                known.begin(walk, &**entry);
+            }
             if known.revision.is_none() {
                 return OPEN;
             }
@@ -157,6 +163,13 @@ impl Waiting {
             // What the head lacks alone is lacking beside it.
             if let Some(until) = known.head {
                 short.add(index, until);
+                unheld_matter |= of_group.unheld > 0;
+            } else if of_group.unheld > 0 {
+                let most = of_group
+                    .largest_unheld
+                    .peek()
+                    .map_or(0, |(units, _)| *units);
+                unheld_matter |= !known.is_ample(of_group.count, most);
             }
         }
         if revised {
@@ -164,6 +177,15 @@ impl Waiting {
             let revisions = entries.map(|entry| slots.get(entry.slot)?.known.revision);
             return Foresight::Open {
                 revised: Some(revisions.collect()),
+            };
+        }
+        if let Some((last, bound)) = short.longest
+            && !unheld_matter
+        {
+            return Foresight::Closed {
+                unheld: Vec::new(),
+                bound: bound.map(|instant| instant.max(view.now)),
+                last,
             };
         }
         if short.longest.is_none() {

@@ -38,7 +38,7 @@ impl Line {
                 Look::Granted => {
                     if let Some(waiter) = self.waiting.remove(seq) {
                         let waits = self.granted(&waiter, now, out);
-                        deliver(waiter, Verdict::Granted(Box::new(waits)), out);
+                        deliver(waiter, Verdict::Granted(waits), out);
                     }
                 }
                 Look::Refused {

@@ -393,6 +393,9 @@ impl Walk<'_> {
     /// A walk that came to the end has asked every class of the groups whose accounts had changed
     /// by themselves.
     fn note_revisions(&mut self) {
+        if self.groups.is_empty() {
+            return;
+        }
         for (id, in_walk) in std::mem::take(&mut self.groups) {
             if let Some(revisions) = in_walk.revisions
                 && let Some(group) = self.line.waiting.group_mut(id)
@@ -428,7 +431,7 @@ impl Walk<'_> {
     fn grant(&mut self, seq: Seq) {
         if let Some(waiter) = self.line.waiting.remove(seq) {
             let waits = self.line.granted(&waiter, self.now, self.out);
-            super::deliver(waiter, Verdict::Granted(Box::new(waits)), self.out);
+            super::deliver(waiter, Verdict::Granted(waits), self.out);
         }
     }
 
