@@ -224,16 +224,15 @@ impl Admission {
         loop {
             let seen = job.cell().epoch();
             let interruption = job.interruption();
-            match ticket.take() {
-                Some(Verdict::Granted(waits)) => {
-                    let waits = Box::new(waits);
+            match verdict_of(ticket) {
+                Some(Ok(waits)) => {
                     let Some(interruption) = interruption else {
                         return Ok(waits);
                     };
                     self.take_back(demand, behind, waits);
                     return Err(interruption);
                 }
-                Some(Verdict::Refused(error)) => return Err(error),
+                Some(Err(error)) => return Err(error),
                 None => {}
             }
             if let Some(interruption) = interruption {
@@ -437,6 +436,14 @@ impl State {
         out.evaluate();
         defect.clone()
     }
+}
+
+#[inline(never)]
+fn verdict_of(ticket: &Ticket) -> Option<Result<Box<Waits>, JobError>> {
+    Some(match ticket.take()? {
+        Verdict::Granted(waits) => Ok(Box::new(waits)),
+        Verdict::Refused(error) => Err(error),
+    })
 }
 
 #[cold]

@@ -329,9 +329,14 @@ impl Waiting {
                     .is_some_and(|class| is_same(&class.demand, demand))
             })
         });
-        if let Some(id) = known {
-            return *id;
+        match known {
+            Some(id) => *id,
+            None => self.new_class(demand, shape),
         }
+    }
+
+    #[inline(never)]
+    fn new_class(&mut self, demand: &Arc<Demand>, shape: Option<u64>) -> ClassId {
         let id = self.mint();
         let group = self.group_for(demand);
         if let Some(group) = self.group_mut(group) {
