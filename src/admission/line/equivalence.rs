@@ -435,15 +435,15 @@ fn histories(cases: u32, length: usize) -> impl Fn(bool) {
 
 #[test]
 fn every_history_ends_the_same_as_with_the_walk_that_asks_everyone() {
-    histories(1_500, 60)(false);
+    histories(500, 60)(false);
 }
 
 #[test]
 fn every_history_under_a_memory_gate_ends_the_same() {
-    histories(1_000, 60)(true);
+    histories(400, 60)(true);
 }
 
 #[test]
 fn a_long_line_of_few_kinds_ends_the_same() {
-    histories(60, 600)(false);
+    histories(24, 600)(false);
 }
