@@ -35,7 +35,7 @@ use super::accounts::Accounts;
 use super::demand::Demand;
 use super::memory_front::{MemoryFront, MemorySettings};
 use super::outbox::{Behind, Outbox};
-use super::question::{Defect, Look, give, look};
+use super::question::{Defect, Look, give, look, replenishment};
 use crate::clock::WaitCell;
 use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
@@ -321,7 +321,7 @@ impl Line {
             let Some(entry) = demand.entries().get(index) else {
                 continue;
             };
-            if metered_too || entry.replenishment() == Replenishment::Release {
+            if metered_too || replenishment(&**entry)? == Replenishment::Release {
                 give(&**entry, now)?;
                 self.accounts.tell(
                     &**entry,
