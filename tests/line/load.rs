@@ -283,6 +283,9 @@ fn thousands_of_jobs_that_end_in_every_way_and_a_stop_leave_every_limit_whole() 
     }
     assert!(done.load(Ordering::SeqCst) > 100, "{done:?} done");
     assert_eq!(dispatcher.job_count(), 0);
-    assert_eq!(dispatcher.threads().live, 0);
     limits.expect_whole();
+    // Every handle has its answer before the last thread has returned.
+    while dispatcher.threads().live > 0 {
+        thread::yield_now();
+    }
 }
