@@ -5,18 +5,21 @@
 //! nothing is asserted. For each protocol a fault is planted, and has to be found.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
-use crate::admission::{CountingGate, Demand};
+use crate::admission::{
+    AccountCategory, AccountKey, AccountStatus, CountingGate, Demand, RateLimiter, Replenishment,
+};
 use crate::clock::{Clock, ManualClock};
 use crate::dispatcher::JobDispatcher;
 use crate::error::JobError;
 use crate::events::MessageBus;
 use crate::job::{JobContext, JobHandle, JobRequirements, JobState, Workflow, job_fn};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::fault::{self, Fault};
 use crate::testing::{self, AdmissionBench};
 
@@ -341,4 +344,155 @@ fn a_stop_leaves_nobody_waiting() {
         assert_eq!(gate.in_use(), 0);
     }
     holds(1_000, scenario);
+}
+
+/// An account that may be closed between its "fits" and its take, as a circuit is that another
+/// thread opens.
+struct Fickle {
+    key: AccountKey,
+    closed: AtomicBool,
+    in_use: AtomicUsize,
+}
+
+impl RateLimiter for Fickle {
+    type Amount = ();
+
+    fn account_for(&self, (): &()) -> AccountKey {
+        self.key.clone()
+    }
+
+    fn describe(&self, _: &AccountKey) -> AccountStatus {
+        AccountStatus::new(AccountCategory::Semaphore, 1, 0)
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Release
+    }
+
+    fn fits(&self, _: &[()], _: &[()], _: Instant) -> Result<bool, JobError> {
+        Ok(!self.closed.load(Ordering::SeqCst))
+    }
+
+    fn try_take(&self, _: &[()], _: &[()], _: Instant) -> Result<bool, JobError> {
+        let takes = !self.closed.load(Ordering::SeqCst);
+        self.in_use.fetch_add(usize::from(takes), Ordering::SeqCst);
+        Ok(takes)
+    }
+
+    fn give(&self, _: &[()], _: Instant) {
+        self.in_use.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn earliest_fit(&self, _: &[()], _: &[()], _: Instant) -> Option<Instant> {
+        None
+    }
+}
+
+/// Two on a gate and an account that another thread closes and opens again.
+fn waiters_against_an_account_that_declines() {
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
+    let bus = MessageBus::standalone(Arc::clone(&clock));
+    let bench = Arc::new(AdmissionBench::start(Arc::clone(&clock), &bus).unwrap());
+    let gate = Arc::new(CountingGate::new("gate", 1).unwrap());
+    let fickle = Arc::new(Fickle {
+        key: AccountKey::new("fickle"),
+        closed: AtomicBool::new(false),
+        in_use: AtomicUsize::new(0),
+    });
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let job = testing::context(&clock, &bus, "user", None).unwrap();
+            let bench = Arc::clone(&bench);
+            let mut wanted = Demand::new();
+            wanted.add(&gate, ());
+            wanted.add(&fickle, ());
+            thread::spawn(move || bench.admission().admit(wanted, &job).map(drop))
+        })
+        .collect();
+    fickle.closed.store(true, Ordering::SeqCst);
+    fickle.closed.store(false, Ordering::SeqCst);
+    fickle.key.capacity_grew();
+    for waiting in waiting {
+        waiting.join().unwrap().unwrap();
+    }
+    assert_eq!(gate.in_use(), 0, "at rest the gate is whole");
+    assert_eq!(fickle.in_use.load(Ordering::SeqCst), 0);
+    bench.stop();
+}
+
+#[test]
+fn a_take_that_is_declined_leaves_nothing_taken() {
+    holds(1_000, waiters_against_an_account_that_declines);
+}
+
+#[test]
+fn a_rollback_that_is_skipped_is_found() {
+    finds(
+        Fault::SkippedRollback,
+        1_000,
+        waiters_against_an_account_that_declines,
+    );
+}
+
+/// Three waiters over two accounts, and a cancel, a release and a stop that race.
+fn waiters_against_cancel_release_and_stop() {
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
+    let bus = MessageBus::standalone(Arc::clone(&clock));
+    let bench = Arc::new(AdmissionBench::start(Arc::clone(&clock), &bus).unwrap());
+    let gates: Vec<_> = ["one", "other"]
+        .iter()
+        .map(|name| Arc::new(CountingGate::new(*name, 1).unwrap()))
+        .collect();
+    let job = || testing::context(&clock, &bus, "user", None).unwrap();
+    let demand = |wanted: &[usize]| {
+        let mut demand = Demand::new();
+        for gate in wanted {
+            demand.add(&gates[*gate], ());
+        }
+        demand
+    };
+    let holder = bench.admission().admit(demand(&[0, 1]), &job()).unwrap();
+    let jobs = [job(), job(), job()];
+    let waiting: Vec<_> = [&[0, 1][..], &[0], &[1]]
+        .into_iter()
+        .zip(&jobs)
+        .map(|(wanted, job)| {
+            let (bench, job, wanted) = (Arc::clone(&bench), job.clone(), demand(wanted));
+            thread::spawn(move || bench.admission().admit(wanted, &job).map(drop))
+        })
+        .collect();
+    let giving_up = {
+        let job = jobs[0].clone();
+        thread::spawn(move || testing::cancel(&job, "not needed"))
+    };
+    let stopping = {
+        let bench = Arc::clone(&bench);
+        thread::spawn(move || bench.stop())
+    };
+    holder.release();
+    for waiting in waiting {
+        if let Err(error) = waiting.join().unwrap() {
+            assert!(error.is_cancelled(), "{error}");
+        }
+    }
+    giving_up.join().unwrap();
+    stopping.join().unwrap();
+    for gate in &gates {
+        assert_eq!(gate.in_use(), 0, "at rest every gate is whole");
+    }
+    assert_eq!(bench.admission().queue_len(), 0);
+}
+
+#[test]
+fn a_cancel_a_release_and_a_stop_answer_everyone_once() {
+    holds(1_000, waiters_against_cancel_release_and_stop);
+}
+
+#[test]
+fn a_verdict_that_wakes_nobody_is_found_under_a_stop_too() {
+    finds(
+        Fault::GrantWakesNobody,
+        1_000,
+        waiters_against_cancel_release_and_stop,
+    );
 }

@@ -4,14 +4,15 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nucleo_runtime::admission::CountingGate;
+use nucleo_runtime::admission::{CountingGate, Demand, TokenBucket, TokenBudget};
 use nucleo_runtime::db::DbResourceProvider;
 use nucleo_runtime::db::sqlite::SqliteProvider;
-use nucleo_runtime::events::{Event, EventFilter, EventKind};
+use nucleo_runtime::events::{Event, EventFilter, EventKind, MessageBus};
+use nucleo_runtime::testing::{self, AdmissionBench};
 use nucleo_runtime::{
-    DelayedHandle, Job, JobContext, JobDispatcher, JobError, JobHandle, JobRequirements,
-    JobResources, JobState, JobType, RetrySignal, ShutdownError, StopOnce, UnresponsiveReason,
-    Workflow, doer_fn, job_fn,
+    Clock, DelayedHandle, Job, JobContext, JobDispatcher, JobError, JobHandle, JobRequirements,
+    JobResources, JobState, JobType, RetrySignal, ShutdownError, StopOnce, SystemClock,
+    UnresponsiveReason, Workflow, doer_fn, job_fn,
 };
 
 #[path = "support/hooked_database.rs"]
@@ -435,4 +436,28 @@ fn phase_two_is_not_stuck_behind_a_close_that_blocks_until_an_abort() {
     stuck.let_go();
     dispatcher.shutdown(Duration::from_secs(5)).unwrap();
     assert_eq!(provider.gate.in_use(), 0, "returned once");
+}
+
+// case ADM-09
+#[test]
+fn what_the_clock_refills_is_granted_without_an_event() {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let bus = MessageBus::standalone(Arc::clone(&clock));
+    let bench = AdmissionBench::start(Arc::clone(&clock), &bus).unwrap();
+    let budget = TokenBudget::new(60_000, 6_000);
+    let bucket = Arc::new(TokenBucket::new("model", budget, clock.now()).unwrap());
+    let admit = |tokens| {
+        let mut demand = Demand::new();
+        demand.add(&bucket, tokens);
+        let context = testing::context(&clock, &bus, "user", None).unwrap();
+        bench.admission().admit(demand, &context).unwrap()
+    };
+    // Kept, so that nothing is given back.
+    let _all = admit(60_000);
+    let drained = Instant::now();
+    let grant = admit(100);
+    let took = drained.elapsed();
+    assert!(took >= Duration::from_millis(50), "{took:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(grant.wait() >= Duration::from_millis(50));
 }

@@ -4,6 +4,8 @@
 //!
 //! 1. Entries stand in the order in which their first amount was added.
 //! 2. Amounts that debit one account are one entry, so the account sees the whole ask.
+//! 3. A demand can be dropped anywhere: a destructor of a user's amount or limiter that panics is
+//!    contained, and everything else of the demand is dropped all the same.
 
 use std::any::Any;
 use std::fmt;
@@ -13,6 +15,7 @@ use std::time::Instant;
 
 use super::account::{AccountKey, AccountStatus, RateLimiter, Replenishment};
 use crate::error::JobError;
+use crate::unwind::discard;
 
 /// Everything that a job must hold at once. Granted whole, or not at all.
 #[derive(Default)]
@@ -77,6 +80,14 @@ impl Demand {
     }
 }
 
+impl Drop for Demand {
+    fn drop(&mut self) {
+        while let Some(entry) = self.entries.pop() {
+            discard(entry);
+        }
+    }
+}
+
 impl fmt::Debug for Demand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.amounts()).finish()
@@ -109,6 +120,17 @@ struct EntryOn<L: RateLimiter> {
     limiter: Arc<L>,
     key: AccountKey,
     amounts: Vec<L::Amount>,
+}
+
+impl<L: RateLimiter> Drop for EntryOn<L> {
+    fn drop(&mut self) {
+        // One by one: of two panics in one drop the second would be the end of the process.
+        if std::mem::needs_drop::<L::Amount>() {
+            while let Some(amount) = self.amounts.pop() {
+                discard(amount);
+            }
+        }
+    }
 }
 
 /// The amounts that the head has set aside, if it has any on this account. Another entry on the

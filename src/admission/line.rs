@@ -35,7 +35,7 @@ use super::accounts::Accounts;
 use super::demand::Demand;
 use super::memory_front::{MemoryFront, MemorySettings};
 use super::outbox::{Behind, Outbox};
-use super::question::{Defect, Look, give, look};
+use super::question::{Defect, Look, give, look, replenishment};
 use crate::clock::WaitCell;
 use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
@@ -287,7 +287,7 @@ impl Line {
                 break;
             };
             self.rejected(&waiter, None, reason, now, out);
-            deliver(waiter, Verdict::Refused(error.clone()), out);
+            deliver(*waiter, Verdict::Refused(error.clone()), out);
         }
     }
 
@@ -329,7 +329,7 @@ impl Line {
             let Some(entry) = demand.entries().get(index) else {
                 continue;
             };
-            if metered_too || entry.replenishment() == Replenishment::Release {
+            if metered_too || replenishment(&**entry)? == Replenishment::Release {
                 give(&**entry, now)?;
                 self.accounts.tell(
                     &**entry,
@@ -394,6 +394,6 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-fn deliver(waiter: Box<Waiter>, verdict: Verdict, out: &mut Outbox) {
+fn deliver(waiter: Waiter, verdict: Verdict, out: &mut Outbox) {
     out.deliver(waiter.ticket, verdict, waiter.ask.cell);
 }

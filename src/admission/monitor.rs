@@ -8,8 +8,10 @@
 //!    the evaluator reads its cell's epoch before it walks the line. Every change notifies after
 //!    it was made.
 //! 3. A defect inside a step fails everyone who waits and everyone who asks later; it hangs nobody.
+//! 4. A call from inside an account's answer is refused; a settlement, which cannot be refused, is
+//!    done by the same thread once its step has let go of the lock.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,6 +40,13 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 crate::sync::thread_local! {
     static UNDER_MONITOR: Cell<bool> = const { Cell::new(false) };
 }
+
+crate::sync::thread_local! {
+    /// What accounts settled from inside an answer, in their order.
+    static LATE: RefCell<Vec<Late>> = const { RefCell::new(Vec::new()) };
+}
+
+type Late = Box<dyn FnOnce()>;
 
 /// Refuses a call of the runtime from inside an account's answer, where it would wait for a lock
 /// that its own caller holds.
@@ -235,13 +244,12 @@ impl Admission {
                 Some(Err(error)) => return Err(error),
                 None => {}
             }
-            if let Some(interruption) = interruption {
-                if self.withdraw(ticket)? {
-                    return Err(interruption);
-                }
-                // The verdict was decided first: it comes once its notes are out, and a grant goes
-                // back.
+            if let Some(interruption) = interruption
+                && self.withdraw(ticket)?
+            {
+                return Err(interruption);
             }
+            // A verdict that was decided first comes once its notes are out, and a grant goes back.
             self.shared.clock.wait_until(job.cell(), seen, None);
         }
     }
@@ -268,12 +276,21 @@ impl Admission {
 
     pub(super) fn give_back(
         &self,
-        demand: &Demand,
+        demand: &Arc<Demand>,
         open: &[usize],
         settlement: Settlement,
         finished: bool,
         behind: Option<&Arc<Behind>>,
     ) {
+        if UNDER_MONITOR.with(Cell::get) {
+            let (admission, demand, open) = (self.clone(), Arc::clone(demand), open.to_vec());
+            let behind = behind.cloned();
+            let late: Late = Box::new(move || {
+                admission.give_back(&demand, &open, settlement, finished, behind.as_ref());
+            });
+            LATE.with(|all| all.borrow_mut().push(late));
+            return;
+        }
         let now = self.shared.clock.now();
         let metered_too = settlement == Settlement::Rollback;
         // A defect has failed everyone by the time the step returns; there is nobody to tell here.
@@ -370,6 +387,9 @@ impl Admission {
         );
         for demand in gone {
             discard(demand);
+        }
+        for late in LATE.with(RefCell::take) {
+            late();
         }
         result
     }

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
+use super::account::Replenishment;
 use super::demand::{Demand, Entry};
 use crate::error::{ErrorKind, JobError};
 use crate::events::RejectReason;
@@ -206,16 +207,17 @@ pub(super) fn units(entry: &dyn Entry) -> u64 {
 
 /// An account that cannot take back what it gave out is a defect of the whole.
 pub(super) fn give(entry: &dyn Entry, now: Instant) -> Result<(), Defect> {
-    contain("limiter", || entry.give(now)).map_err(|error| {
-        Defect(
-            JobError::system(
-                "admission",
-                format!(
-                    "the account '{}' failed to take back an amount",
-                    entry.key().name()
-                ),
-            )
-            .with_source(error),
-        )
-    })
+    contain("limiter", || entry.give(now))
+        .map_err(|error| defect(entry, "failed to take back an amount", error))
+}
+
+/// How an account's permits come back. One that fails to say leaves open whether they are back.
+pub(super) fn replenishment(entry: &dyn Entry) -> Result<Replenishment, Defect> {
+    contain("limiter", || entry.replenishment())
+        .map_err(|error| defect(entry, "failed to say how its permits come back", error))
+}
+
+fn defect(entry: &dyn Entry, what: &str, error: JobError) -> Defect {
+    let name = entry.key().name();
+    Defect(JobError::system("admission", format!("the account '{name}' {what}")).with_source(error))
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::account::Wake;
 use super::demand::Demand;
-use super::line::{Arrival, Ask, Line, Verdict};
+use super::line::{Arrival, Ask, Line, Ticket, Verdict};
 use super::outbox::Outbox;
 use crate::clock::WaitCell;
 use crate::error::JobError;
@@ -51,6 +51,8 @@ pub struct SteppedLine {
 struct Arrived {
     demand: Arc<Demand>,
     holds: bool,
+    /// While it waits.
+    ticket: Option<Arc<Ticket>>,
 }
 
 /// What one walk of a [`SteppedLine`] did.
@@ -109,6 +111,10 @@ impl SteppedLine {
         self.arrived.push(Arrived {
             demand,
             holds: matches!(arrival, Arrival::Granted),
+            ticket: match &arrival {
+                Arrival::Parked(ticket) => Some(Arc::clone(ticket)),
+                Arrival::Granted | Arrival::Refused(_) => None,
+            },
         });
         match arrival {
             Arrival::Granted | Arrival::Parked(_) => Ok(self.arrived.len() as u64),
@@ -128,14 +134,13 @@ impl SteppedLine {
             next,
         };
         for (place, verdict) in self.out.verdicts() {
+            let at = index(place).and_then(|index| self.arrived.get_mut(index));
+            if let Some(arrived) = at {
+                arrived.ticket = None;
+                arrived.holds = matches!(verdict, Verdict::Granted(_));
+            }
             match verdict {
-                Verdict::Granted(_) => {
-                    let at = index(place).and_then(|index| self.arrived.get_mut(index));
-                    if let Some(arrived) = at {
-                        arrived.holds = true;
-                    }
-                    walked.granted.push(place);
-                }
+                Verdict::Granted(_) => walked.granted.push(place),
                 Verdict::Refused(error) => walked.refused.push((place, error)),
             }
         }
@@ -149,6 +154,14 @@ impl SteppedLine {
         index(place)
             .and_then(|index| self.arrived.get(index))
             .is_some_and(|arrived| arrived.holds)
+    }
+
+    /// Whether the demand at `place` waits.
+    #[must_use]
+    pub fn waits(&self, place: u64) -> bool {
+        index(place)
+            .and_then(|index| self.arrived.get(index))
+            .is_some_and(|arrived| arrived.ticket.is_some())
     }
 
     fn at(&mut self, place: u64) -> Option<&mut Arrived> {
@@ -173,6 +186,30 @@ impl SteppedLine {
     /// # Errors
     /// When an account fails to take it back.
     pub fn release(&mut self, place: u64, now: Instant) -> Result<(), JobError> {
+        self.settle(place, false, now)
+    }
+
+    /// Gives back everything that `place` holds, metered amounts included, because its work never
+    /// happened. Does nothing when it holds nothing.
+    ///
+    /// # Errors
+    /// When an account fails to take it back.
+    pub fn rollback(&mut self, place: u64, now: Instant) -> Result<(), JobError> {
+        self.settle(place, true, now)
+    }
+
+    /// Takes the demand at `place` out of the line, as a cancelled job is. Answers whether it
+    /// waited.
+    pub fn withdraw(&mut self, place: u64, now: Instant) -> bool {
+        let Some(ticket) = self.at(place).and_then(|arrived| arrived.ticket.take()) else {
+            return false;
+        };
+        let left = self.line.withdraw(&ticket, now, &mut Outbox::default());
+        drop(self.line.take_gone());
+        left
+    }
+
+    fn settle(&mut self, place: u64, metered_too: bool, now: Instant) -> Result<(), JobError> {
         let demand = match self.at(place) {
             Some(arrived) if arrived.holds => {
                 arrived.holds = false;
@@ -181,7 +218,14 @@ impl SteppedLine {
             _ => return Ok(()),
         };
         self.line
-            .give_back(&demand, 0..demand.len(), false, None, now, &mut self.out)
+            .give_back(
+                &demand,
+                0..demand.len(),
+                metered_too,
+                None,
+                now,
+                &mut self.out,
+            )
             .map_err(|it| it.0)
     }
 }

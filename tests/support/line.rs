@@ -18,6 +18,7 @@ pub(crate) struct Meter {
     key: AccountKey,
     capacity: u64,
     per_second: u64,
+    /// In billionths of a unit, so that what comes in a nanosecond is a whole number of them.
     state: Mutex<(u64, Instant)>,
     pub(crate) takes: AtomicUsize,
     pub(crate) gives: AtomicUsize,
@@ -43,25 +44,36 @@ impl Meter {
             key: AccountKey::new(name),
             capacity,
             per_second,
-            state: Mutex::new((level, now)),
+            state: Mutex::new((level * BILLION, now)),
             takes: AtomicUsize::new(0),
             gives: AtomicUsize::new(0),
         })
     }
 
     pub(crate) fn level(&self, now: Instant) -> u64 {
+        self.billionths(now) / BILLION
+    }
+
+    fn billionths(&self, now: Instant) -> u64 {
         let (level, since) = *self.state.lock().unwrap();
-        let refilled = now.duration_since(since).as_millis() as u64 * self.per_second / 1_000;
-        (level + refilled).min(self.capacity)
+        let elapsed = now.duration_since(since).as_nanos() as u64;
+        let refilled = elapsed.saturating_mul(self.per_second);
+        level.saturating_add(refilled).min(self.capacity * BILLION)
+    }
+
+    fn settle(&self, billionths: u64, now: Instant) {
+        let level = billionths.min(self.capacity * BILLION);
+        *self.state.lock().unwrap() = (level, now);
     }
 
     /// Adds to the level from outside, as a provider's refund does.
     pub(crate) fn add(&self, amount: u64, now: Instant) {
-        let level = self.level(now);
-        *self.state.lock().unwrap() = ((level + amount).min(self.capacity), now);
+        self.settle(self.billionths(now) + amount * BILLION, now);
         self.key.capacity_grew();
     }
 }
+
+const BILLION: u64 = 1_000_000_000;
 
 fn sum(amounts: &[u64]) -> u64 {
     amounts.iter().sum()
@@ -96,16 +108,14 @@ impl RateLimiter for Meter {
     fn try_take(&self, mine: &[u64], ahead: &[u64], now: Instant) -> Result<bool, JobError> {
         let fits = self.fits(mine, ahead, now)?;
         if fits {
-            let level = self.level(now);
-            *self.state.lock().unwrap() = (level - sum(mine), now);
+            self.settle(self.billionths(now) - sum(mine) * BILLION, now);
             self.takes.fetch_add(1, Ordering::SeqCst);
         }
         Ok(fits)
     }
 
     fn give(&self, amounts: &[u64], now: Instant) {
-        let level = self.level(now);
-        *self.state.lock().unwrap() = ((level + sum(amounts)).min(self.capacity), now);
+        self.settle(self.billionths(now) + sum(amounts) * BILLION, now);
         self.gives.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -114,9 +124,9 @@ impl RateLimiter for Meter {
         if needed > self.capacity || self.per_second == 0 {
             return None;
         }
-        let short = needed.saturating_sub(self.level(now));
-        let millis = (short * 1_000).div_ceil(self.per_second);
-        Some(now + Duration::from_millis(millis))
+        let short = (needed * BILLION).saturating_sub(self.billionths(now));
+        let nanos = short.div_ceil(self.per_second);
+        Some(now + Duration::from_nanos(nanos))
     }
 
     fn units(&self, amount: &u64) -> u64 {

@@ -38,7 +38,7 @@ impl Line {
                 Look::Granted => {
                     if let Some(waiter) = self.waiting.remove(seq) {
                         let waits = self.granted(&waiter, now, out);
-                        deliver(waiter, Verdict::Granted(waits), out);
+                        deliver(*waiter, Verdict::Granted(waits), out);
                     }
                 }
                 Look::Refused {
@@ -48,7 +48,7 @@ impl Line {
                 } => {
                     if let Some(waiter) = self.waiting.remove(seq) {
                         self.rejected(&waiter, Some(entry), reason, now, out);
-                        deliver(waiter, Verdict::Refused(error), out);
+                        deliver(*waiter, Verdict::Refused(error), out);
                     }
                 }
                 Look::Short(shortfall) => {

@@ -431,7 +431,7 @@ impl Walk<'_> {
     fn grant(&mut self, seq: Seq) {
         if let Some(waiter) = self.line.waiting.remove(seq) {
             let waits = self.line.granted(&waiter, self.now, self.out);
-            super::deliver(waiter, Verdict::Granted(waits), self.out);
+            super::deliver(*waiter, Verdict::Granted(waits), self.out);
         }
     }
 
@@ -439,7 +439,7 @@ impl Walk<'_> {
         if let Some(waiter) = self.line.waiting.remove(seq) {
             self.line
                 .rejected(&waiter, Some(entry), reason, self.now, self.out);
-            super::deliver(waiter, Verdict::Refused(error), self.out);
+            super::deliver(*waiter, Verdict::Refused(error), self.out);
         }
     }
 

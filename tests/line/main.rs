@@ -1,0 +1,13 @@
+//! The line under everything: cases of admission and its events, random histories, load, accounts
+//! that misbehave, and what it costs in questions.
+
+#[path = "../support/line.rs"]
+mod line;
+
+mod cases;
+mod cost;
+mod faults;
+mod foreign;
+mod histories;
+mod load;
+mod told;
