@@ -19,6 +19,7 @@
 mod equivalence;
 mod foresight;
 mod fronts;
+mod groups;
 #[cfg(test)]
 mod plain;
 mod seqs;

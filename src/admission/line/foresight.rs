@@ -8,7 +8,8 @@
 
 use std::time::Instant;
 
-use super::waiting::{Class, ClassId, GroupId, OfGroup, Parts, Waiting, is_unheld};
+use super::groups::{Class, ClassId, GroupId, OfGroup, Parts, is_unheld};
+use super::waiting::Waiting;
 use crate::admission::demand::{Demand, Entry};
 use crate::admission::ids::IdMap;
 use crate::admission::question::{earliest, fits, reserved_on, revision};

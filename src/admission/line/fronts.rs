@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::groups::ClassId;
 use super::seqs::Seq;
-use super::waiting::ClassId;
 
 /// Most groups have one class, which costs no tree.
 #[derive(Debug, Default)]

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::foresight::{Foresight, View};
+use super::groups::{ClassId, GroupId};
 use super::seqs::Seq;
-use super::waiting::{ClassId, GroupId};
 use super::{Line, Verdict, earlier};
 use crate::admission::demand::Demand;
 use crate::admission::ids::IdMap;
