@@ -135,9 +135,16 @@ impl<A> Timer<A> {
                     due.push(first.remove());
                 }
                 let next = state.alarms.first_key_value().map(|(key, _)| key.at);
-                // After ringing it looks again at once.
-                state.looks_at = if due.is_empty() { next } else { Some(now) };
-                (due, next)
+                state.looks_at = if due.is_empty() {
+                    // An instant that it was woken for stays, though its alarm may be gone: the next
+                    // alarms are later, and wake nobody.
+                    let kept = state.looks_at.filter(|instant| *instant > now);
+                    [next, kept].into_iter().flatten().min()
+                } else {
+                    // After ringing it looks again at once.
+                    Some(now)
+                };
+                (due, state.looks_at)
             };
             if due.is_empty() {
                 clock.wait_until(&self.cell, seen, next);
@@ -155,6 +162,28 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
+
+    #[test]
+    fn alarms_that_are_taken_back_wake_the_thread_once() {
+        let clock = ManualClock::new();
+        let timer = Arc::new(Timer::new());
+        let serving = {
+            let (timer, clock) = (Arc::clone(&timer), clock.clone());
+            thread::spawn(move || timer.serve(&clock, |()| {}))
+        };
+        let soon = clock.now() + Duration::from_secs(30);
+        let first = timer.arm(soon, ());
+        timer.disarm(first);
+        timer.cell().wait_quiet(&clock);
+        let woken = timer.cell().epoch();
+        for later in 1..100 {
+            let alarm = timer.arm(soon + Duration::from_millis(later), ());
+            assert_eq!(timer.disarm(alarm), Some(()));
+        }
+        assert_eq!(timer.cell().epoch(), woken);
+        timer.stop();
+        serving.join().unwrap();
+    }
 
     #[test]
     fn alarms_ring_in_order_of_their_instants_and_disarmed_ones_do_not() {
