@@ -1,7 +1,6 @@
 //! The one table of what events say (`EVT-5`).
 
 use std::borrow::Cow;
-use std::error::Error as _;
 use std::time::Duration;
 
 use super::event::Event;
@@ -9,7 +8,7 @@ use super::lifecycle::LifecycleEvent;
 use super::operation::{HeartbeatEvent, LimiterChange, LimiterEvent, SchedulerEvent};
 use super::progress::ProgressEvent;
 use super::retry::{RetryEvent, ThrottleKind};
-use crate::error::{ErrorKind, JobError};
+use crate::error::{ErrorKind, JobError, chain};
 
 /// How much of a streamed piece a log line keeps: enough to see which stream it is (EVT-15).
 const CHUNK_CHARS: usize = 50;
@@ -93,14 +92,10 @@ fn lifecycle(event: &LifecycleEvent) -> String {
 
 /// The failure that a chain of failed dependencies began with: that one says what to do.
 fn first_failure(error: &JobError) -> &JobError {
-    let mut error = error;
-    while let ErrorKind::DependencyFailed { .. } = error.kind() {
-        match error.source().and_then(|cause| cause.downcast_ref()) {
-            Some(cause) => error = cause,
-            None => break,
-        }
-    }
-    error
+    let mut failures = chain(error);
+    failures
+        .find(|failure| !matches!(failure.kind(), ErrorKind::DependencyFailed { .. }))
+        .unwrap_or(error)
 }
 
 fn progress(event: &ProgressEvent) -> String {
