@@ -24,7 +24,7 @@ use crate::events::{Event, EventKind, JobScheduled, LifecycleEvent};
 use crate::guard::{Protection, ScopeGuard};
 use crate::job::behalf::{self, Behalf};
 use crate::job::core::{JobCore, NewJob, Supervisor, Terms};
-use crate::job::current;
+use crate::job::current::{self, Current};
 use crate::job::description::Description;
 use crate::job::identity::{JobIds, simple_name};
 use crate::job::snapshot::JobProfile;
@@ -135,7 +135,7 @@ pub(super) fn submit(
     inner.accepts(terms.parent.is_workflow())?;
     let caller = current::owner();
     let judged = judge(terms, prepare(), |terms, authors| {
-        judge_authority(terms, authors, caller.as_ref())
+        judge_user(terms, authors, caller.as_ref())
     });
     enter(inner, judged).map(|taken| taken.job)
 }
@@ -144,8 +144,20 @@ pub(super) fn submit(
 /// user's is asked here.
 pub(super) fn judge_for_later(terms: SubmissionTerms, prepared: Prepared) -> Judged {
     judge(terms, prepared, |terms, authors| {
-        judge_authority(terms, authors, None)
+        judge_user(terms, authors, None)
     })
+}
+
+/// What is asked of whoever is not the runtime: that they may submit, and that they note no facts in its name.
+/// Such facts are on nothing that is told of the job either.
+fn judge_user(
+    terms: &mut SubmissionTerms,
+    authors: &Authors,
+    caller: Option<&Current>,
+) -> Result<(), JobError> {
+    let forged = terms.metadata.take_out_reserved();
+    judge_authority(terms, authors, caller)?;
+    forged
 }
 
 /// Makes a submission whose time has come.
@@ -223,7 +235,7 @@ impl Judged {
 fn judge(
     mut terms: SubmissionTerms,
     prepared: Prepared,
-    judge_authority: impl FnOnce(&SubmissionTerms, &Authors) -> Result<(), JobError>,
+    judge_submitter: impl FnOnce(&mut SubmissionTerms, &Authors) -> Result<(), JobError>,
 ) -> Judged {
     let Prepared {
         orchestrator,
@@ -252,9 +264,11 @@ fn judge(
         Err(error) => (Some(error), ScopeGuard::default()),
     };
     discard(std::mem::take(&mut terms.bound_to));
+    // In any case: it also takes out what may not be told.
+    let not_theirs = judge_submitter(&mut terms, &authors).err();
     let refusal = description_failed
         .or(requirements_failed)
-        .or_else(|| judge_authority(&terms, &authors).err())
+        .or(not_theirs)
         .or(out_of_scope)
         .or_else(|| {
             let asks = Asks {
