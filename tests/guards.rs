@@ -873,6 +873,10 @@ fn hanging(timeout: Duration) -> (Probe, mpsc::Receiver<()>, mpsc::Sender<()>) {
 fn a_guard_that_hangs_fails_the_job_when_its_time_is_over() {
     for output_side in [false, true] {
         let (dispatcher, workflow, clock) = on_manual_clock();
+        let recorder = EventRecorder::new();
+        let _all = dispatcher
+            .subscribe(EventFilter::all(), recorder.clone())
+            .unwrap();
         let (guard, ran, release) = hanging(Duration::from_secs(2));
         let guards = if output_side {
             Guards::none().output(guard)
@@ -888,6 +892,14 @@ fn a_guard_that_hangs_fails_the_job_when_its_time_is_over() {
         let error = handle.get().unwrap_err();
         assert!(error.is_timed_out(), "{error:?}");
         assert_eq!(handle.snapshot().state(), JobState::Failed);
+        // It was left behind, and has a verdict all the same.
+        quiesce(&dispatcher);
+        let heard = guards_heard(&recorder);
+        let verdicts: Vec<_> = heard
+            .iter()
+            .map(|guard| text(guard, Metadata::GUARD_VERDICT))
+            .collect();
+        assert_eq!(verdicts, [Some("FAIL".to_owned())], "{heard:?}");
         drop(release);
         stop(&dispatcher);
     }

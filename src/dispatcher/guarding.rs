@@ -31,7 +31,7 @@ use crate::job::core::{JobCore, Outcome};
 use crate::job::description::Description;
 use crate::job::{
     DEFAULT_UPSTREAM_RETRIES, JobContext, JobHandle, JobRequirements, JobResources, JobSnapshot,
-    JobType, Metadata, MetadataValue,
+    JobState, JobType, Metadata, MetadataValue,
 };
 use crate::unwind::{contain, contain_result, discard};
 
@@ -80,6 +80,23 @@ pub(super) fn judges_an_output(job: &JobCore) -> bool {
         .get(Metadata::GATES_PHASE)
         .and_then(MetadataValue::as_text)
         == Some(&*phase)
+}
+
+/// Notes the verdict of a guard that ends: what its end says, also of one that never came to judge or was left
+/// behind (GRD-3). Nothing for any other job.
+pub(super) fn note_verdict(job: &JobCore, end: JobState) {
+    if job
+        .snapshot()
+        .metadata()
+        .get(Metadata::GATES_PHASE)
+        .is_some()
+    {
+        let passed = end == JobState::Completed;
+        job.note(
+            Metadata::GUARD_VERDICT,
+            if passed { "PASS" } else { "FAIL" },
+        );
+    }
 }
 
 /// What the job delivers: its output when every guard lets it pass until `deadline`.
@@ -320,11 +337,9 @@ impl Body for GuardBody {
     fn execute(&mut self, resources: &JobResources, context: &OrchestratorContext) -> Outcome {
         let gate = Gate::new(self.attached.phase, &self.gated, resources, context.job());
         // A verdict that comes after the guard was told to stop is none.
-        let verdict = contain_result("guard", || self.attached.judge.judge(&self.subject, &gate))
-            .and_then(|()| context.check_cancellation());
-        let said = if verdict.is_ok() { "PASS" } else { "FAIL" };
-        context.core().note(Metadata::GUARD_VERDICT, said);
-        verdict.map(|()| Arc::new(()) as Arc<dyn Any + Send + Sync>)
+        contain_result("guard", || self.attached.judge.judge(&self.subject, &gate))
+            .and_then(|()| context.check_cancellation())
+            .map(|()| Arc::new(()) as Arc<dyn Any + Send + Sync>)
     }
 
     fn output_text(&self, _: &Arc<dyn Any + Send + Sync>) -> Option<String> {
