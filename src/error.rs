@@ -56,6 +56,13 @@ struct Inner {
 /// Inputs may be long documents; an error quotes no more of one than this many characters.
 const QUOTED_VALUE_CHARS: usize = 200;
 
+fn brief(text: String) -> String {
+    match text.char_indices().nth(QUOTED_VALUE_CHARS) {
+        None => text,
+        Some((end, _)) => format!("{}...", &text[..end]),
+    }
+}
+
 impl JobError {
     fn new(kind: ErrorKind) -> Self {
         let mut inner = Inner {
@@ -85,14 +92,9 @@ impl JobError {
         value: impl fmt::Display,
         rule: impl Into<String>,
     ) -> Self {
-        let value = value.to_string();
-        let value = match value.char_indices().nth(QUOTED_VALUE_CHARS) {
-            None => value,
-            Some((end, _)) => format!("{}...", &value[..end]),
-        };
         Self::new(ErrorKind::InvalidInput {
             parameter: parameter.into(),
-            value,
+            value: brief(value.to_string()),
             rule: rule.into(),
         })
     }

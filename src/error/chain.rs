@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::wrap::retry_in;
-use super::{ErrorKind, Inner, JobError, RetrySignal, Source};
+use super::{ErrorKind, Inner, JobError, RetrySignal, Source, brief};
 use crate::unwind::discard;
 
 /// The most links of a chain of causes that are kept, and that are walked: a longer one is a foreign
@@ -29,12 +29,12 @@ const MAX_KEPT: usize = 8;
 type AnyError = dyn StdError + 'static;
 
 /// The links of a chain of causes that starts at `first`, which is part of it.
-pub(crate) fn links<'a>(first: &'a AnyError) -> impl Iterator<Item = &'a AnyError> {
+pub(crate) fn links(first: &AnyError) -> impl Iterator<Item = &AnyError> {
     std::iter::successors(Some(first), |error| StdError::source(*error)).take(MAX_CAUSES)
 }
 
 /// The [`JobError`]s among them.
-pub(crate) fn chain<'a>(first: &'a AnyError) -> impl Iterator<Item = &'a JobError> {
+pub(crate) fn chain(first: &AnyError) -> impl Iterator<Item = &JobError> {
     links(first).filter_map(|error| error.downcast_ref::<JobError>())
 }
 
@@ -128,7 +128,7 @@ fn ends(cause: &AnyError) -> Source {
             shorten(&mut known);
             Arc::new(known)
         }
-        None => Arc::new(Omitted::of(cause, Some(cause.to_string()))),
+        None => Arc::new(Omitted::of(cause, Some(brief(cause.to_string())))),
     }
 }
 
@@ -159,7 +159,10 @@ impl Omitted {
             count: count.saturating_sub(usize::from(first.is_some())),
             said: match first {
                 Some(_) => None,
-                None => links(error).skip(1).last().map(ToString::to_string),
+                None => {
+                    let last = links(error).skip(1).last();
+                    last.map(|last| brief(last.to_string()))
+                }
             },
             first,
         }
@@ -176,7 +179,7 @@ fn first_failure(error: &AnyError) -> Option<JobError> {
     if matches!(alone.kind, ErrorKind::Retry(_)) && retry_in(below).is_none() {
         // History: nobody is to take it for a signal.
         alone.kind = ErrorKind::Uncorrectable {
-            message: found.to_string(),
+            message: brief(found.to_string()),
         };
     }
     if alone.upstream.is_none() {
@@ -194,7 +197,7 @@ impl JobError {
         if let ErrorKind::Retry(RetrySignal::ResponseCorrection(correction)) = &mut kind
             && correction.cause.inner.depth > 1
         {
-            correction.cause = JobError::correctable(correction.cause.to_string());
+            correction.cause = JobError::correctable(brief(correction.cause.to_string()));
         }
         Inner {
             kind,

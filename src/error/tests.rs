@@ -320,7 +320,7 @@ fn an_error_wrapped_without_end_keeps_its_two_ends_and_says_what_is_left_out() {
 
 #[test]
 fn chains_over_attached_failures_corrections_and_opaque_errors_are_dropped_flat() {
-    let times = 100_000;
+    let times = 20_000;
     let mut attached = JobError::uncorrectable("first");
     let mut corrected = attached.clone();
     let mut opaque = attached.clone();
