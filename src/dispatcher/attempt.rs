@@ -58,7 +58,7 @@ pub(super) fn attempt(
             execution.attempt,
         )
     });
-    discard(requirements);
+    requirements.discard();
     result
 }
 

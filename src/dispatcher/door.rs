@@ -19,6 +19,7 @@ use super::inner::Inner;
 use super::settle;
 use super::submission::{Authors, Prepared, SubmissionTerms};
 use crate::admission::refuse_reentry;
+use crate::blank::is_blank;
 use crate::error::JobError;
 use crate::events::{Event, EventKind, JobScheduled, LifecycleEvent};
 use crate::guard::{Protection, ScopeGuard};
@@ -29,7 +30,7 @@ use crate::job::description::Description;
 use crate::job::identity::{JobIds, simple_name};
 use crate::job::snapshot::JobProfile;
 use crate::job::{JobContext, JobHandle, JobRequirements, JobType, Metadata, Workflow};
-use crate::unwind::discard;
+use crate::unwind::{discard, discard_each};
 use walls::{Asks, compose_guard, judge_authority, refuse_cycle};
 
 pub(super) use walls::judge_terms;
@@ -263,7 +264,7 @@ fn judge(
         Ok(guard) => (None, guard),
         Err(error) => (Some(error), ScopeGuard::default()),
     };
-    discard(std::mem::take(&mut terms.bound_to));
+    discard_each(std::mem::take(&mut terms.bound_to));
     // In any case: it also takes out what may not be told.
     let not_theirs = judge_submitter(&mut terms, &authors).err();
     let refusal = description_failed
@@ -286,11 +287,11 @@ fn judge(
         guard,
     };
     let run_at_once = requirements.run_at_once;
-    discard(requirements);
+    requirements.discard();
     let accepted = Accepted {
         body,
         protection,
-        behalf: authors.each().next().cloned(),
+        behalf: terms.begun_by.each().chain(authors.each()).next().cloned(),
     };
     let verdict = match refusal {
         None => Ok(accepted),
@@ -408,7 +409,10 @@ fn new_job(
     description: Description,
 ) -> Arc<JobCore> {
     let type_name = simple_name(description.type_path);
-    let prefix = description.id_prefix.as_deref().unwrap_or(type_name);
+    let prefix = description.id_prefix.as_deref();
+    let prefix = prefix
+        .filter(|prefix| !is_blank(prefix))
+        .unwrap_or(type_name);
     let ids = match &terms.parent.kind {
         Kind::Workflow(workflow) => JobIds::of_root(workflow, prefix),
         Kind::Job(parent) => parent.profile().ids.of_child(prefix),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use super::app::AppEvent;
 use super::event::Event;
 use super::lifecycle::LifecycleEvent;
 use super::operation::{HeartbeatEvent, LimiterChange, LimiterEvent, SchedulerEvent};
@@ -30,7 +31,7 @@ pub(super) fn line(event: &Event) -> String {
             SchedulerEvent::Error(error) => format!("Scheduler error: {}", error.message),
         },
         Event::Heartbeat(event) => heartbeat(event),
-        Event::App(envelope) => envelope.event.message(),
+        Event::App(envelope) => envelope.ask(AppEvent::message),
     }
 }
 
@@ -46,7 +47,7 @@ pub(super) fn human(event: &Event) -> Option<String> {
         Event::Progress(ProgressEvent::Job(event)) => event.text.as_deref().map(str::to_owned),
         Event::Progress(ProgressEvent::Content(event)) => Some(event.chunk.to_string()),
         Event::Notification(event) => Some(event.text.to_string()),
-        Event::App(envelope) => envelope.event.human_message(),
+        Event::App(envelope) => envelope.ask(AppEvent::human_message),
         Event::Limiter(_) | Event::Scheduler(_) | Event::Heartbeat(_) => None,
     }
 }
