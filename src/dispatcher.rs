@@ -330,7 +330,8 @@ impl JobDispatcher {
     ///
     /// # Errors
     /// When it was shut down before, or is called from a job's thread, which cannot wait for
-    /// itself; the shutdown begins all the same.
+    /// itself; the shutdown begins all the same. While another one runs, whoever began it, this one waits for it,
+    /// for at most `timeout`, and answers its report.
     pub fn shutdown(&self, timeout: Duration) -> Result<ShutdownReport, ShutdownError> {
         shutdown::shutdown(self.inner(), timeout)
     }

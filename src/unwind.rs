@@ -59,6 +59,11 @@ pub(crate) fn discard<T>(value: T) {
     }
 }
 
+/// Drops values of users' types, each on its own: two destructors that panic in one unwinding would end the process.
+pub(crate) fn discard_each<T>(values: impl IntoIterator<Item = T>) {
+    values.into_iter().for_each(discard);
+}
+
 fn panic_text(payload: &(dyn Any + Send)) -> String {
     payload
         .downcast_ref::<&str>()

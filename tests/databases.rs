@@ -961,3 +961,102 @@ fn providers_and_handles_cross_threads() {
     crosses::<DbResourceProviders>();
     crosses::<HeldPermit>();
 }
+
+#[test]
+fn what_a_job_changes_of_its_session_is_gone_for_the_next() {
+    let database = Database::with(|builder| {
+        builder.max_connections(1).on_open(|conn| {
+            conn.execute_batch("PRAGMA recursive_triggers = on; CREATE TEMP TABLE own (x)")
+        })
+    });
+    let provider = &*database.provider;
+    let run = |read_only: bool, sql: &str| {
+        let handle = provider.acquire(read_only, None).unwrap();
+        let result = handle.with(|conn| conn.execute_batch(sql));
+        provider.close(&handle).unwrap();
+        result
+    };
+    let look = |sql: &str| -> Result<i64, JobError> {
+        let handle = provider.acquire(false, None).unwrap();
+        let found = handle.with(|conn| conn.query_row(sql, [], |row| row.get(0)));
+        provider.close(&handle).unwrap();
+        found
+    };
+    for read_only in [false, true] {
+        for (change, left) in [
+            (
+                "CREATE TEMP TABLE secret AS SELECT 7 AS x",
+                "SELECT count(*) FROM temp.sqlite_master WHERE name = 'secret'",
+            ),
+            (
+                "CREATE TEMP VIEW keys AS SELECT 99 AS key",
+                "SELECT count(*) FROM keys",
+            ),
+            (
+                "CREATE TEMP TRIGGER forger AFTER INSERT ON main.keys BEGIN SELECT 1; END",
+                "SELECT count(*) FROM temp.sqlite_master WHERE name = 'forger'",
+            ),
+            ("INSERT INTO own VALUES (1)", "SELECT count(*) FROM own"),
+            (
+                "ATTACH ':memory:' AS other",
+                "SELECT count(*) FROM pragma_database_list WHERE name = 'other'",
+            ),
+            (
+                "PRAGMA case_sensitive_like = on",
+                "SELECT NOT ('a' LIKE 'A')",
+            ),
+            (
+                "PRAGMA ignore_check_constraints = on",
+                "SELECT * FROM pragma_ignore_check_constraints",
+            ),
+            (
+                "PRAGMA query_only = off; PRAGMA query_only = on",
+                "SELECT * FROM pragma_query_only",
+            ),
+        ] {
+            // Read only some of them are refused, which is as good.
+            assert!(run(read_only, change).is_ok() || read_only, "{change}");
+            assert_eq!(look(left).unwrap(), 0, "{change} (read only: {read_only})");
+            // What the provider set up is there again.
+            assert_eq!(look("SELECT * FROM pragma_recursive_triggers").unwrap(), 1);
+            assert_eq!(look("SELECT count(*) FROM own").unwrap(), 0);
+        }
+    }
+    run(false, "INSERT INTO keys VALUES (1)").unwrap();
+    assert_eq!(database.keys(), [1]);
+    let stats = provider.stats();
+    assert_eq!((stats.open, stats.idle, stats.peak_open), (1, 1, 1));
+}
+
+#[test]
+fn a_job_that_changes_nothing_of_its_session_leaves_the_connection_to_the_next() {
+    let opened = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = Arc::clone(&opened);
+    let database = Database::with(move |builder| {
+        builder.max_connections(1).on_open(move |conn| {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            conn.execute_batch("PRAGMA foreign_keys = on")
+        })
+    });
+    let provider = &*database.provider;
+    for read_only in [false, true, false, true] {
+        let handle = provider.acquire(read_only, None).unwrap();
+        handle
+            .with(|conn| {
+                if !read_only {
+                    conn.execute_batch(
+                        "BEGIN; INSERT INTO keys VALUES (1); SAVEPOINT here; COMMIT",
+                    )?;
+                    conn.execute_batch(
+                        "CREATE TABLE IF NOT EXISTS more (x); ANALYZE; PRAGMA optimize",
+                    )?;
+                }
+                conn.execute_batch(
+                    "PRAGMA table_info(keys); PRAGMA foreign_keys; SELECT * FROM keys",
+                )
+            })
+            .unwrap();
+        provider.close(&handle).unwrap();
+    }
+    assert_eq!(opened.load(std::sync::atomic::Ordering::SeqCst), 1);
+}

@@ -431,6 +431,11 @@ fn an_interrupted_run_ends_in_order_and_keeps_what_was_saved() {
     let kept = saved().unwrap();
     assert!((1..400).contains(&kept), "{kept}");
     assert_eq!(told["saved"], kept);
+    let ended: i64 = ["saved", "failed", "skipped"]
+        .iter()
+        .filter_map(|field| told[field].as_i64())
+        .sum();
+    assert_eq!(told["documents"], ended, "{told}");
 }
 
 #[test]

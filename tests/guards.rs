@@ -873,6 +873,10 @@ fn hanging(timeout: Duration) -> (Probe, mpsc::Receiver<()>, mpsc::Sender<()>) {
 fn a_guard_that_hangs_fails_the_job_when_its_time_is_over() {
     for output_side in [false, true] {
         let (dispatcher, workflow, clock) = on_manual_clock();
+        let recorder = EventRecorder::new();
+        let _all = dispatcher
+            .subscribe(EventFilter::all(), recorder.clone())
+            .unwrap();
         let (guard, ran, release) = hanging(Duration::from_secs(2));
         let guards = if output_side {
             Guards::none().output(guard)
@@ -888,6 +892,14 @@ fn a_guard_that_hangs_fails_the_job_when_its_time_is_over() {
         let error = handle.get().unwrap_err();
         assert!(error.is_timed_out(), "{error:?}");
         assert_eq!(handle.snapshot().state(), JobState::Failed);
+        // It was left behind, and has a verdict all the same.
+        quiesce(&dispatcher);
+        let heard = guards_heard(&recorder);
+        let verdicts: Vec<_> = heard
+            .iter()
+            .map(|guard| text(guard, Metadata::GUARD_VERDICT))
+            .collect();
+        assert_eq!(verdicts, [Some("FAIL".to_owned())], "{heard:?}");
         drop(release);
         stop(&dispatcher);
     }
@@ -1175,5 +1187,92 @@ fn the_counts_are_on_the_terminal_event() {
         );
         assert_eq!(guard.type_name(), "Probe");
     }
+    stop(&dispatcher);
+}
+
+/// A guard that panics when it is asked one thing.
+struct Panicking(&'static str);
+
+impl Panicking {
+    fn asked(&self, what: &str) {
+        if self.0 == what {
+            panic!("no {what} today");
+        }
+    }
+}
+
+impl Guard for Panicking {
+    fn name(&self) -> std::borrow::Cow<'static, str> {
+        self.asked("name");
+        "panicking".into()
+    }
+
+    fn type_path(&self) -> &'static str {
+        self.asked("type_path");
+        "tests::Panicking"
+    }
+
+    fn timeout(&self) -> Duration {
+        self.asked("timeout");
+        Duration::from_secs(10)
+    }
+
+    fn scope(&self) -> Option<Arc<dyn Scope>> {
+        self.asked("scope");
+        None
+    }
+
+    fn spawns_judges(&self) -> bool {
+        self.asked("spawns_judges");
+        false
+    }
+}
+
+impl ContentGuard for Panicking {
+    type Target = str;
+
+    fn judge(&self, _: &str, _: &Gate<'_>) -> Result<(), JobError> {
+        Ok(())
+    }
+}
+
+impl Drop for Panicking {
+    fn drop(&mut self) {
+        self.asked("drop");
+    }
+}
+
+#[test]
+fn a_guard_that_cannot_say_what_it_is_is_named_with_the_cause() {
+    let (dispatcher, workflow) = started();
+    for what in ["name", "type_path", "timeout", "scope", "spawns_judges"] {
+        let guards = Guards::none().input(Panicking(what));
+        let handle = dispatcher.submit(&workflow, gated(guards)).unwrap();
+        let told = handle.get().unwrap_err().to_string();
+        let name = match what {
+            "type_path" => "panicking",
+            _ => "Panicking",
+        };
+        assert!(told.contains(&format!("{name} was refused")), "{told}");
+        assert!(told.contains(&format!("no {what} today")), "{told}");
+    }
+    stop(&dispatcher);
+}
+
+#[test]
+fn several_guards_whose_drops_panic_are_each_dropped() {
+    let (dispatcher, workflow) = started();
+    let guards = Guards::none()
+        .input(Panicking("drop"))
+        .input(Panicking("drop"))
+        .output(Panicking("drop"));
+    let handle = dispatcher.submit(&workflow, gated(guards)).unwrap();
+    handle.get().unwrap();
+    drop(handle);
+    drop(
+        Guards::none()
+            .input(Panicking("drop"))
+            .input(Panicking("drop")),
+    );
     stop(&dispatcher);
 }

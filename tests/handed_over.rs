@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use nucleo_runtime::admission::CountingGate;
-use nucleo_runtime::events::{Event, EventFilter, EventKind, Observer};
+use nucleo_runtime::events::{AppEvent, Event, EventFilter, EventKind, Observer};
 use nucleo_runtime::guard::{JobInput, Scope, TenantScope};
 use nucleo_runtime::{
     CancellationToken, Doer, ErrorKind, Job, JobContext, JobDispatcher, JobError, JobRequirements,
-    JobResources, ManualClock, OrchestratorContext, Workflow, job_fn,
+    JobResources, ManualClock, OrchestratorContext, StopOnce, Stoppable, Workflow, job_fn,
 };
 
 struct Scene {
@@ -518,4 +518,175 @@ fn a_delayed_job_that_does_not_say_what_it_is_keeps_no_other_waiting() {
         other.get().unwrap().get().unwrap();
         drop(release);
     });
+}
+
+/// Runs work on a leaf.
+fn leaf(scene: &Scene, work: impl FnMut(&JobContext) + Send + 'static) {
+    let mut work = work;
+    let leaf = job_fn(JobRequirements::none, move |_, context| {
+        work(context);
+        Ok(())
+    });
+    let leaf = scene.dispatcher.submit(&scene.workflow, leaf).unwrap();
+    leaf.get().unwrap();
+}
+
+/// Submits where it is dropped.
+struct Left(Probe, mpsc::Sender<[Verdict; 2]>);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let _ = self.1.send(self.0.submit());
+    }
+}
+
+impl Job for Left {
+    type Output = ();
+
+    fn name(&self) -> Option<String> {
+        self.1.send(self.0.submit()).unwrap();
+        None
+    }
+
+    fn execute(&mut self, _: &JobResources, _: &JobContext) -> Result<(), JobError> {
+        Ok(())
+    }
+}
+
+/// Has a leaf and then a flow make something, and answers it.
+fn made_inside<T: Send + Sync + 'static>(
+    scene: &Scene,
+    make: impl Fn(Left) -> T + Clone + Send + 'static,
+) -> [(T, mpsc::Receiver<[Verdict; 2]>, [Verdict; 2]); 2] {
+    let (verdicts, of_the_leaf) = mpsc::channel();
+    let (hand_out, made) = mpsc::channel();
+    let (probe, maker, give) = (scene.probe(), make.clone(), hand_out.clone());
+    leaf(scene, move |_| {
+        let dropped = Left(probe.clone(), verdicts.clone());
+        give.send(maker(dropped)).unwrap();
+    });
+    let by_the_leaf = (made.recv().unwrap(), of_the_leaf, LEAF);
+    let (verdicts, of_the_flow) = mpsc::channel();
+    let probe = scene.probe();
+    scene.flow(move |_| {
+        let dropped = Left(probe.clone(), verdicts.clone());
+        hand_out.send(make(dropped)).unwrap();
+        Ok(())
+    });
+    [by_the_leaf, (made.recv().unwrap(), of_the_flow, BOUND)]
+}
+
+#[test]
+fn what_a_job_made_and_nobody_used_is_dropped_for_that_job() {
+    let scene = Scene::new();
+    let (dispatcher, workflow) = (scene.dispatcher.clone(), scene.workflow.clone());
+    let begun = made_inside(&scene, move |dropped| {
+        Mutex::new(dispatcher.submit_with(&workflow, dropped))
+    });
+    for (submission, verdicts, expected) in begun {
+        drop(submission);
+        assert_eq!(verdicts.recv().unwrap(), expected, "a submission");
+    }
+    let bound = made_inside(&scene, |dropped| {
+        let context = JobContext::current().unwrap();
+        let work = context.bind(move || drop(dropped));
+        Mutex::new(Box::new(work) as Box<dyn FnOnce() + Send>)
+    });
+    for (work, verdicts, expected) in bound {
+        drop(work);
+        assert_eq!(verdicts.recv().unwrap(), expected, "bound work");
+    }
+    let stops = made_inside(&scene, |dropped| StopOnce::new(move || drop(dropped)));
+    for (stop, verdicts, expected) in stops {
+        drop(stop);
+        assert_eq!(verdicts.recv().unwrap(), expected, "a stop");
+    }
+    let stops = made_inside(&scene, |dropped| StopOnce::new(move || drop(dropped)));
+    for (stop, verdicts, expected) in stops {
+        stop.stop();
+        assert_eq!(verdicts.recv().unwrap(), expected, "a stop that ran");
+    }
+}
+
+#[test]
+fn a_submission_that_another_makes_is_described_and_dropped_for_who_began_it() {
+    let scene = Scene::new();
+    let (dispatcher, workflow) = (scene.dispatcher.clone(), scene.workflow.clone());
+    let begun = made_inside(&scene, move |dropped| {
+        Mutex::new(dispatcher.submit_with(&workflow, dropped))
+    });
+    for (submission, verdicts, expected) in begun {
+        let handle = submission.into_inner().unwrap().submit().unwrap();
+        assert_eq!(handle.get().is_ok(), expected != LEAF);
+        assert_eq!(verdicts.recv().unwrap(), expected, "when it is described");
+        // Refused it is the leaf's that began it; else it is one itself, and has run.
+        assert_eq!(verdicts.recv().unwrap(), LEAF, "when it is dropped");
+    }
+}
+
+#[test]
+fn a_stoppable_stops_for_whoever_registered_it() {
+    struct Stopping(Mutex<Option<Left>>);
+
+    impl Stoppable for Stopping {
+        fn stop(&self) {
+            drop(self.0.lock().unwrap().take());
+        }
+    }
+
+    // The verdicts are of another dispatcher: the one that stops takes nothing any more.
+    let open = Scene::new();
+    let scene = Scene::new();
+    let (verdicts, heard) = mpsc::channel();
+    let (probe, dispatcher) = (open.probe(), scene.dispatcher.clone());
+    leaf(&scene, move |_| {
+        let dropped = Left(probe.clone(), verdicts.clone());
+        dispatcher.register_stoppable(Arc::new(Stopping(Mutex::new(Some(dropped)))));
+    });
+    scene.dispatcher.shutdown(Duration::from_secs(5)).unwrap();
+    assert_eq!(heard.recv().unwrap(), LEAF);
+}
+
+#[test]
+fn an_event_of_a_job_is_asked_for_that_job_on_an_observers_thread() {
+    struct Asked(Mutex<Option<Left>>);
+
+    impl std::fmt::Debug for Asked {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Asked")
+        }
+    }
+
+    impl AppEvent for Asked {
+        fn name(&self) -> &str {
+            "asked"
+        }
+
+        fn message(&self) -> String {
+            drop(self.0.lock().unwrap().take());
+            String::new()
+        }
+    }
+
+    struct Reading;
+
+    impl Observer for Reading {
+        fn observe(&self, event: &Arc<Event>) {
+            let _ = event.message();
+        }
+    }
+
+    let scene = Scene::new();
+    scene
+        .dispatcher
+        .subscribe(EventFilter::all(), Arc::new(Reading))
+        .unwrap()
+        .detach();
+    let made = made_inside(&scene, |dropped| {
+        let context = JobContext::current().unwrap();
+        context.publish_event(Arc::new(Asked(Mutex::new(Some(dropped)))));
+    });
+    for ((), verdicts, expected) in made {
+        assert_eq!(verdicts.recv().unwrap(), expected);
+    }
 }

@@ -460,9 +460,9 @@ fn a_guard_asks_every_member_about_every_part() {
     assert!(guard.judge(&both(tenant("t1"), region("emea"))).is_ok());
     assert!(guard.judge(&both(tenant("t1"), region("apac"))).is_err());
     assert!(guard.judge(&both(region("emea"), tenant("t2"))).is_err());
-    // A bare scope does not look into a composite.
+    // A bare scope looks into a composite as a guard does.
     let composite = both(tenant("t2"), region("apac"));
-    assert!(tenant("t1").judge(&*composite).is_ok());
+    assert!(tenant("t1").judge(&*composite).is_err());
     // A composite member judges by each of its parts.
     assert!(composite.judge(&*tenant("t1")).is_err());
     assert!(composite.judge(&*region("emea")).is_err());
@@ -883,4 +883,34 @@ fn a_tree_admits_what_lies_within_its_merged_guard_and_nothing_else() {
     });
     dispatcher.shutdown(Duration::from_secs(5)).unwrap();
     verdict.unwrap();
+}
+
+#[test]
+fn a_claim_of_several_parts_is_judged_by_a_scope_as_by_a_guard() {
+    let own = TenantScope::new("acme");
+    let part = |tenant: &str| Arc::new(TenantScope::new(tenant)) as Arc<dyn Scope>;
+    let foreign = CompositeScope::new([part("acme"), part("evil")]);
+    assert!(own.judge(&foreign).is_err());
+    assert!(own.judge(&CompositeScope::new([part("acme")])).is_ok());
+
+    /// One of a user's, which has no axes of its own.
+    #[derive(Debug)]
+    struct Pair([Arc<dyn Scope>; 2]);
+
+    impl Scope for Pair {
+        fn axes(&self) -> Vec<Axis> {
+            Vec::new()
+        }
+
+        fn components(&self) -> Option<&[Arc<dyn Scope>]> {
+            Some(&self.0)
+        }
+    }
+
+    let nested = Pair([part("acme"), Arc::new(Pair([part("acme"), part("evil")]))]);
+    assert!(own.judge(&nested).is_err());
+    let guard = ScopeGuard::new([Arc::new(own) as Arc<dyn Scope>]);
+    for claim in [Arc::new(foreign) as Arc<dyn Scope>, Arc::new(nested)] {
+        assert!(guard.judge(&claim).is_err());
+    }
 }

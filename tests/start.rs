@@ -71,3 +71,24 @@ fn with_few_addresses() {
     assert_eq!(*handle.get().unwrap(), 7);
     dispatcher.shutdown(Duration::from_secs(5)).unwrap();
 }
+
+#[test]
+fn a_stack_that_cannot_be_is_refused_when_it_is_asked_for() {
+    let error = JobDispatcher::builder()
+        .stack_size(usize::MAX)
+        .build()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("stack_size") && error.contains("at most"),
+        "{error}"
+    );
+    // This one can be asked for, and is not given.
+    let dispatcher = JobDispatcher::builder()
+        .stack_size(usize::MAX / 4)
+        .build()
+        .unwrap();
+    let error = dispatcher.start().unwrap_err();
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(error.to_string().contains(&reason), "{error}");
+}

@@ -112,15 +112,20 @@ fn run(options: &Options) -> Result<bool, Failure> {
     }
     let outcomes = analysed?;
     let stats = database.stats();
+    let saved = store::count_saved(&file, workflow.id())?;
     let figures = Figures {
-        documents: corpus.documents.len(),
-        failed: corpus.documents.len() - outcomes.analysed.len(),
+        documents: corpus.documents.len() + corpus.skipped.len(),
+        // An agent that was told to stop after it had saved counts as what it did.
+        failed: corpus
+            .documents
+            .len()
+            .saturating_sub(usize::try_from(saved).unwrap_or_default()),
         skipped: corpus.skipped.len(),
         wall,
         peak_connections: stats.peak_open,
         connection_held: stats.held,
         statements: stats.in_calls,
-        saved: store::count_saved(&file, workflow.id())?,
+        saved,
     };
     outcomes.tell();
     eprint!("{}", figures.table(&tally));

@@ -60,9 +60,9 @@ impl Observer for Tally {
 /// The figures of a run.
 #[derive(Debug)]
 pub(crate) struct Figures {
-    /// Documents that were to be analysed.
+    /// Documents that were to be analysed: every one is saved, failed or skipped.
     pub(crate) documents: usize,
-    /// Of these, the ones that were not.
+    /// Those of which nothing was saved.
     pub(crate) failed: usize,
     /// Files that could not be read.
     pub(crate) skipped: usize,

@@ -63,7 +63,7 @@ pub(super) fn attempt(
             execution.attempt,
         )
     });
-    discard(requirements);
+    requirements.discard();
     result
 }
 
@@ -202,7 +202,15 @@ fn hold(
         return Err(interruption);
     }
 
-    let outcome = work(inner, context, requirements, &resources, body, number);
+    let outcome = work(
+        inner,
+        entry,
+        context,
+        requirements,
+        &resources,
+        body,
+        number,
+    );
     tell_limits(inner, requirements, &outcome);
     match (held.close(), outcome) {
         (Ok(()), outcome) => outcome,
@@ -259,6 +267,7 @@ impl Drop for HeldAttempt<'_> {
 /// From the grant to the end of `execute`, committed or rolled back.
 fn work(
     inner: &Arc<Inner>,
+    entry: &Entry,
     context: &JobContext,
     requirements: &JobRequirements,
     set: &Arc<ResourceSet>,
@@ -280,21 +289,16 @@ fn work(
     let transaction = requirements.transaction && set.has_handles();
     if transaction && let Err(error) = set.begin_all() {
         // Some have begun.
-        return conclude(context, set, transaction, Err(error));
+        return conclude(entry, set, transaction, Err(error));
     }
     let orchestrator = OrchestratorContext::new(context.clone(), Arc::clone(inner));
     let result = contain_result("job", || body.execute(&resources, &orchestrator));
-    conclude(context, set, transaction, result)
+    conclude(entry, set, transaction, result)
 }
 
 /// Commits a success that nothing forestalled; rolls back everything else.
-fn conclude(
-    context: &JobContext,
-    set: &ResourceSet,
-    transaction: bool,
-    result: Outcome,
-) -> Outcome {
-    let job = context.core();
+fn conclude(entry: &Entry, set: &ResourceSet, transaction: bool, result: Outcome) -> Outcome {
+    let job = entry.job();
     let rolled_back = |error: JobError| {
         let failures = if transaction {
             set.rollback_all()
@@ -310,12 +314,23 @@ fn conclude(
         }
         Err(error) => {
             // Whoever decided before this keeps its decision; the settlement tells.
-            let _ = job.begin_finishing();
+            if job.begin_finishing().is_ok() {
+                // From here on the job fails with this, also when its end is stuck.
+                settle::decided(entry, &Err(error.clone()));
+            }
             Err(rolled_back(error))
         }
         Ok(value) => match job.begin_finishing() {
-            Ok(()) if transaction => set.commit_all().map(|()| value),
-            Ok(()) => Ok(value),
+            Ok(()) => {
+                let committed = if transaction {
+                    set.commit_all()
+                } else {
+                    Ok(())
+                };
+                let outcome = committed.map(|()| value);
+                settle::decided(entry, &outcome);
+                outcome
+            }
             Err(_) => {
                 discard(value);
                 Err(rolled_back(settle::interrupted(job, None)))

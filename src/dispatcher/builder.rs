@@ -27,6 +27,8 @@ const MIN_THREADS: usize = OWN_THREADS + 4;
 const AMPLE_THREADS: usize = 64;
 /// The least stack that a thread of the standard library starts on everywhere.
 const MIN_STACK: usize = 64 * 1024;
+/// More than this no system can be asked for.
+const MAX_STACK: usize = isize::MAX as usize;
 /// The size of the HTTP pool unless set (CNT-2).
 const DEFAULT_HTTP_CONNECTIONS: u32 = 1_000;
 
@@ -221,6 +223,15 @@ impl JobDispatcherBuilder {
                 rule: format!(
                     "must be at least {MIN_THREADS}, {OWN_THREADS} of which are the runtime's own \
                      and 3 are kept to end jobs that do not end by themselves; it is {cap}"
+                ),
+            });
+        }
+        if self.stack_size > MAX_STACK {
+            return Err(BuildError {
+                field: "stack_size",
+                rule: format!(
+                    "must be at most {MAX_STACK} bytes, which is all that one allocation may have; it is {}",
+                    self.stack_size
                 ),
             });
         }

@@ -19,17 +19,18 @@ use super::inner::Inner;
 use super::settle;
 use super::submission::{Authors, Prepared, SubmissionTerms};
 use crate::admission::refuse_reentry;
+use crate::blank::is_blank;
 use crate::error::JobError;
 use crate::events::{Event, EventKind, JobScheduled, LifecycleEvent};
 use crate::guard::{Protection, ScopeGuard};
 use crate::job::behalf::{self, Behalf};
 use crate::job::core::{JobCore, NewJob, Supervisor, Terms};
-use crate::job::current;
+use crate::job::current::{self, Current};
 use crate::job::description::Description;
 use crate::job::identity::{JobIds, simple_name};
 use crate::job::snapshot::JobProfile;
 use crate::job::{JobContext, JobHandle, JobRequirements, JobType, Metadata, Workflow};
-use crate::unwind::discard;
+use crate::unwind::{discard, discard_each};
 use walls::{Asks, compose_guard, judge_authority, refuse_cycle};
 
 pub(super) use walls::judge_terms;
@@ -135,7 +136,7 @@ pub(super) fn submit(
     inner.accepts(terms.parent.is_workflow())?;
     let caller = current::owner();
     let judged = judge(terms, prepare(), |terms, authors| {
-        judge_authority(terms, authors, caller.as_ref())
+        judge_user(terms, authors, caller.as_ref())
     });
     enter(inner, judged).map(|taken| taken.job)
 }
@@ -144,8 +145,20 @@ pub(super) fn submit(
 /// user's is asked here.
 pub(super) fn judge_for_later(terms: SubmissionTerms, prepared: Prepared) -> Judged {
     judge(terms, prepared, |terms, authors| {
-        judge_authority(terms, authors, None)
+        judge_user(terms, authors, None)
     })
+}
+
+/// What is asked of whoever is not the runtime: that they may submit, and that they note no facts in its name.
+/// Such facts are on nothing that is told of the job either.
+fn judge_user(
+    terms: &mut SubmissionTerms,
+    authors: &Authors,
+    caller: Option<&Current>,
+) -> Result<(), JobError> {
+    let forged = terms.metadata.take_out_reserved();
+    judge_authority(terms, authors, caller)?;
+    forged
 }
 
 /// Makes a submission whose time has come.
@@ -223,7 +236,7 @@ impl Judged {
 fn judge(
     mut terms: SubmissionTerms,
     prepared: Prepared,
-    judge_authority: impl FnOnce(&SubmissionTerms, &Authors) -> Result<(), JobError>,
+    judge_submitter: impl FnOnce(&mut SubmissionTerms, &Authors) -> Result<(), JobError>,
 ) -> Judged {
     let Prepared {
         orchestrator,
@@ -251,10 +264,12 @@ fn judge(
         Ok(guard) => (None, guard),
         Err(error) => (Some(error), ScopeGuard::default()),
     };
-    discard(std::mem::take(&mut terms.bound_to));
+    discard_each(std::mem::take(&mut terms.bound_to));
+    // In any case: it also takes out what may not be told.
+    let not_theirs = judge_submitter(&mut terms, &authors).err();
     let refusal = description_failed
         .or(requirements_failed)
-        .or_else(|| judge_authority(&terms, &authors).err())
+        .or(not_theirs)
         .or(out_of_scope)
         .or_else(|| {
             let asks = Asks {
@@ -272,11 +287,11 @@ fn judge(
         guard,
     };
     let run_at_once = requirements.run_at_once;
-    discard(requirements);
+    requirements.discard();
     let accepted = Accepted {
         body,
         protection,
-        behalf: authors.each().next().cloned(),
+        behalf: terms.begun_by.each().chain(authors.each()).next().cloned(),
     };
     let verdict = match refusal {
         None => Ok(accepted),
@@ -394,7 +409,10 @@ fn new_job(
     description: Description,
 ) -> Arc<JobCore> {
     let type_name = simple_name(description.type_path);
-    let prefix = description.id_prefix.as_deref().unwrap_or(type_name);
+    let prefix = description.id_prefix.as_deref();
+    let prefix = prefix
+        .filter(|prefix| !is_blank(prefix))
+        .unwrap_or(type_name);
     let ids = match &terms.parent.kind {
         Kind::Workflow(workflow) => JobIds::of_root(workflow, prefix),
         Kind::Job(parent) => parent.profile().ids.of_child(prefix),

@@ -25,7 +25,7 @@ pub(super) struct Entry {
     body: Mutex<Option<Box<dyn Body>>>,
     place: Mutex<Option<Place>>,
     attempt: Mutex<Option<Arc<ResourceSet>>>,
-    /// What the job ends with, once its own work is done.
+    /// What the job ends with, from when that is decided by its own work.
     pending: Mutex<Option<Outcome>>,
     /// A user's code is asked something before anything is granted.
     asking: AtomicBool,
@@ -115,7 +115,8 @@ impl Entry {
     }
 
     pub(super) fn set_pending(&self, outcome: Outcome) {
-        *self.pending.lock() = Some(outcome);
+        let before = self.pending.lock().replace(outcome);
+        discard(before);
     }
 
     pub(super) fn pending(&self) -> Option<Outcome> {

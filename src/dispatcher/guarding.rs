@@ -29,11 +29,12 @@ use crate::guard::{
 };
 use crate::job::core::{JobCore, Outcome};
 use crate::job::description::Description;
+use crate::job::identity::simple_name;
 use crate::job::{
     DEFAULT_UPSTREAM_RETRIES, JobContext, JobHandle, JobRequirements, JobResources, JobSnapshot,
-    JobType, Metadata, MetadataValue,
+    JobState, JobType, Metadata, MetadataValue,
 };
-use crate::unwind::{contain, contain_result, discard};
+use crate::unwind::{catch, contain, contain_result, discard};
 
 const INPUT_SIDE: [GuardPhase; 3] = [
     GuardPhase::Admission,
@@ -80,6 +81,23 @@ pub(super) fn judges_an_output(job: &JobCore) -> bool {
         .get(Metadata::GATES_PHASE)
         .and_then(MetadataValue::as_text)
         == Some(&*phase)
+}
+
+/// Notes the verdict of a guard that ends: what its end says, also of one that never came to judge or was left
+/// behind (GRD-3). Nothing for any other job.
+pub(super) fn note_verdict(job: &JobCore, end: JobState) {
+    if job
+        .snapshot()
+        .metadata()
+        .get(Metadata::GATES_PHASE)
+        .is_some()
+    {
+        let passed = end == JobState::Completed;
+        job.note(
+            Metadata::GUARD_VERDICT,
+            if passed { "PASS" } else { "FAIL" },
+        );
+    }
 }
 
 /// What the job delivers: its output when every guard lets it pass until `deadline`.
@@ -196,10 +214,13 @@ impl Round<'_> {
         let verdict = match submitted {
             Ok(Taken {
                 refusal: Some(refusal),
-                job,
+                ..
             }) => Err(JobError::system(
                 "guard",
-                format!("{} was refused and has not judged", job.profile().type_name),
+                format!(
+                    "{} was refused and has not judged: {refusal}",
+                    called(attached)
+                ),
             )
             .with_source(refusal)),
             Ok(Taken { job, .. }) => self.wait(job),
@@ -256,25 +277,37 @@ pub(super) fn not_in_time() -> JobError {
     JobError::timed_out(Some(settle::HOOK_BUDGET))
 }
 
+/// Asks a guard for what it says of itself; a panic says what it was asked.
+fn asked<T>(what: &str, ask: impl FnOnce() -> T) -> Result<T, JobError> {
+    catch(ask).map_err(|text| JobError::system("guard", format!("its `{what}` panicked: {text}")))
+}
+
+/// What a guard is called that the door turned away, perhaps because it could not say what it is.
+fn called(attached: &Attached) -> String {
+    let guard = attached.judge.guard();
+    let type_name = catch(|| simple_name(guard.type_path()).to_owned());
+    type_name
+        .or_else(|_| catch(|| guard.name().into_owned()))
+        .unwrap_or_else(|_| format!("a guard of phase {}", attached.phase))
+}
+
 fn prepare(attached: &Attached, subject: &Subject, gated: JobSnapshot) -> Prepared {
     let guard = attached.judge.guard();
-    let orchestrator = contain("guard", || guard.spawns_judges());
+    let orchestrator = asked("spawns_judges", || guard.spawns_judges());
     let description = orchestrator.clone().and_then(|_| {
-        contain("guard", || {
-            let name = guard.name().into_owned();
-            Description {
-                type_path: guard.type_path(),
-                id_prefix: Some(name.clone()),
-                name: None,
-                display_name: Some(name),
-                action: "judges".to_owned(),
-                description: None,
-                job_type: JobType::Guardrail,
-                priority: 0,
-                upstream_retries: DEFAULT_UPSTREAM_RETRIES,
-                timeout: Some(guard.timeout()),
-                protection: Protection::new(None, guard.scope(), Guards::none()),
-            }
+        let name = asked("name", || guard.name().into_owned())?;
+        Ok(Description {
+            type_path: asked("type_path", || guard.type_path())?,
+            id_prefix: Some(name.clone()),
+            name: None,
+            display_name: Some(name),
+            action: "judges".to_owned(),
+            description: None,
+            job_type: JobType::Guardrail,
+            priority: 0,
+            upstream_retries: DEFAULT_UPSTREAM_RETRIES,
+            timeout: Some(asked("timeout", || guard.timeout())?),
+            protection: Protection::new(None, asked("scope", || guard.scope())?, Guards::none()),
         })
     });
     let orchestrator = orchestrator.unwrap_or(false);
@@ -320,11 +353,9 @@ impl Body for GuardBody {
     fn execute(&mut self, resources: &JobResources, context: &OrchestratorContext) -> Outcome {
         let gate = Gate::new(self.attached.phase, &self.gated, resources, context.job());
         // A verdict that comes after the guard was told to stop is none.
-        let verdict = contain_result("guard", || self.attached.judge.judge(&self.subject, &gate))
-            .and_then(|()| context.check_cancellation());
-        let said = if verdict.is_ok() { "PASS" } else { "FAIL" };
-        context.core().note(Metadata::GUARD_VERDICT, said);
-        verdict.map(|()| Arc::new(()) as Arc<dyn Any + Send + Sync>)
+        contain_result("guard", || self.attached.judge.judge(&self.subject, &gate))
+            .and_then(|()| context.check_cancellation())
+            .map(|()| Arc::new(()) as Arc<dyn Any + Send + Sync>)
     }
 
     fn output_text(&self, _: &Arc<dyn Any + Send + Sync>) -> Option<String> {

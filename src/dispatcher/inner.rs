@@ -16,6 +16,7 @@ use super::models::Models;
 use super::reaper::Pool;
 use super::routing::Router;
 use super::settle;
+use super::shutdown::ShutdownReport;
 use super::stoppable::Stoppable;
 use super::timer::{AlarmKey, Timer};
 use super::{starvation, timeout};
@@ -25,6 +26,7 @@ use crate::db::DbResourceProviders;
 use crate::error::JobError;
 use crate::events::MessageBus;
 use crate::job::JobSnapshot;
+use crate::job::behalf::Handed;
 use crate::job::core::{Decision, JobCore, Supervisor};
 use crate::job::resources::ResourceSet;
 use crate::sync::Mutex;
@@ -76,9 +78,13 @@ pub(crate) struct Inner {
     models: Models,
     databases: DbResourceProviders,
     limiters: LimiterRegistry,
-    stoppables: Mutex<Vec<Arc<dyn Stoppable>>>,
+    stoppables: Mutex<Vec<Handed<Arc<dyn Stoppable>>>>,
     own_seats: Mutex<Vec<Seat>>,
     phase: Mutex<Phase>,
+    /// How the shutdown went, once it is over.
+    report: Mutex<Option<ShutdownReport>>,
+    /// Notified when the shutdown is over.
+    ended: Arc<WaitCell>,
     /// Held through a start.
     starting: Mutex<()>,
     jobs: Mutex<HashMap<Arc<str>, Arc<Entry>>>,
@@ -144,6 +150,8 @@ impl Inner {
             stoppables: Mutex::default(),
             own_seats: Mutex::new(parts.own_seats),
             phase: Mutex::new(Phase::Built),
+            report: Mutex::new(None),
+            ended: WaitCell::new(),
             starting: Mutex::new(()),
             jobs: Mutex::default(),
             unsettled: AtomicUsize::new(0),
@@ -218,10 +226,10 @@ impl Inner {
     }
 
     pub(super) fn register_stoppable(&self, stoppable: Arc<dyn Stoppable>) {
-        self.stoppables.lock().push(stoppable);
+        self.stoppables.lock().push(Handed::here(stoppable));
     }
 
-    pub(super) fn take_stoppables(&self) -> Vec<Arc<dyn Stoppable>> {
+    pub(super) fn take_stoppables(&self) -> Vec<Handed<Arc<dyn Stoppable>>> {
         std::mem::take(&mut *self.stoppables.lock())
     }
 
@@ -259,6 +267,19 @@ impl Inner {
             *phase = to;
         }
         moves
+    }
+
+    pub(super) fn report(&self) -> Option<ShutdownReport> {
+        self.report.lock().clone()
+    }
+
+    pub(super) fn set_report(&self, report: ShutdownReport) {
+        *self.report.lock() = Some(report);
+        self.ended.notify();
+    }
+
+    pub(super) fn ended(&self) -> &Arc<WaitCell> {
+        &self.ended
     }
 
     /// Whether a submission is taken now.
@@ -386,6 +407,12 @@ impl Inner {
         self.activate(-1);
         starvation::relieve(self);
         true
+    }
+
+    /// The ids of the jobs whose threads were left behind and still run.
+    pub(super) fn left_behind(&self) -> Vec<String> {
+        let left = self.abandoned.lock();
+        left.keys().map(|id| id.as_ref().to_owned()).collect()
     }
 
     /// How often it has changed who is active or who has a thread.

@@ -39,11 +39,7 @@ pub(super) fn finish(
         leave(entry, body, outcome);
         return;
     }
-    // What the job settles with should its end take too long; never an output that was not judged.
-    entry.set_pending(match &outcome {
-        Ok(_) if guarding::judges_output(entry) => Err(guarding::not_in_time()),
-        outcome => outcome.clone(),
-    });
+    decided(entry, &outcome);
     let deadline = inner.clock().now().checked_add(HOOK_BUDGET);
     let alarm = inner.arm_in(HOOK_BUDGET, Alarm::Hooks(Arc::clone(entry)));
     let outcome = guarding::judge_output(inner, entry, &*body, outcome, deadline);
@@ -62,6 +58,33 @@ pub(super) fn finish(
     }
     settle(inner, entry, outcome);
     job.let_go();
+}
+
+/// Notes what the job settles with should its end take too long; never an output that was not judged.
+pub(super) fn decided(entry: &Entry, outcome: &Outcome) {
+    entry.set_pending(match outcome {
+        Ok(_) if guarding::judges_output(entry) => Err(guarding::not_in_time()),
+        outcome => outcome.clone(),
+    });
+}
+
+/// What a job settles with whose own work is over, and which was given up before it said with what: it failed,
+/// whoever gave up on it and why.
+pub(super) fn stuck(job: &JobCore) -> JobError {
+    let told = job.cancellation().map_or_else(
+        || match job.terms().timeout {
+            Some(timeout) => format!("its timeout of {timeout:?} passed"),
+            None => "its time passed".to_owned(),
+        },
+        |cancellation| format!("it was told to stop ({})", cancellation.reason),
+    );
+    JobError::system(
+        "job",
+        format!(
+            "its work was over when {told}, but its end was stuck and it was left behind: whether a transaction \
+             was committed is not known"
+        ),
+    )
 }
 
 /// Settled long ago, by the reaper: no hook of an abandoned job runs.
@@ -210,6 +233,7 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
     if let Err(error) = job.end(state) {
         log::error!("{error}");
     }
+    guarding::note_verdict(job, state);
     let calls: Arc<[ModelCall]> = job.take_model_calls().into();
     // Before anybody hears of the end: whoever does finds the books closed (COST-3).
     inner.models().settle(job, &calls);

@@ -26,7 +26,8 @@ const ABANDONMENT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShutdownReport {
-    /// The ids of jobs whose threads ignored everything and were left behind.
+    /// The ids of jobs whose threads ignored everything and were left behind: by the shutdown, or before it and
+    /// still running at its end.
     pub abandoned: Vec<String>,
     /// The names of registered [`Stoppable`](super::Stoppable)s that did not stop in time.
     pub stuck_stoppables: Vec<String>,
@@ -47,6 +48,11 @@ pub enum ShutdownError {
     /// Shut down before.
     #[error("the dispatcher has been shut down before")]
     AlreadyShutDown,
+    /// Another shutdown had begun and was not through within the timeout of this one, which waited for it.
+    #[error(
+        "another shutdown has begun and did not end within {0:?}: it goes on, and can be waited for again"
+    )]
+    StillRunning(Duration),
 }
 
 /// Ends everything, in order.
@@ -66,9 +72,36 @@ pub(super) fn shutdown(
         return Err(ShutdownError::FromInside);
     }
     if !inner.advance(&running, Phase::Stopping) {
-        return Err(ShutdownError::AlreadyShutDown);
+        return join(inner, or_default(timeout));
     }
     Ok(end(inner, timeout))
+}
+
+/// Waits for the shutdown that somebody else began.
+fn join(inner: &Inner, timeout: Duration) -> Result<ShutdownReport, ShutdownError> {
+    if inner.phase() == Phase::Stopped {
+        return Err(ShutdownError::AlreadyShutDown);
+    }
+    let deadline = inner.clock().now().checked_add(timeout);
+    let ended = inner.ended();
+    loop {
+        let seen = ended.epoch();
+        if let Some(report) = inner.report() {
+            return Ok(report);
+        }
+        if deadline.is_some_and(|deadline| inner.clock().now() >= deadline) {
+            return Err(ShutdownError::StillRunning(timeout));
+        }
+        inner.clock().wait_until(ended, seen, deadline);
+    }
+}
+
+fn or_default(timeout: Duration) -> Duration {
+    if timeout.is_zero() {
+        DEFAULT_TIMEOUT
+    } else {
+        timeout
+    }
 }
 
 /// Whether the calling thread is one of those that the end waits for: a job's, one that works for
@@ -119,11 +152,7 @@ pub(super) fn drain(inner: &Arc<Inner>, timeout: Duration) -> Result<bool, JobEr
 }
 
 fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
-    let timeout = if timeout.is_zero() {
-        DEFAULT_TIMEOUT
-    } else {
-        timeout
-    };
+    let timeout = or_default(timeout);
     let clock = inner.clock();
     let at = clock.wall();
     inner
@@ -149,7 +178,7 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
     }
     wait_for_jobs(inner, clock.now().checked_add(timeout));
 
-    let abandoned = end_running(inner);
+    let mut abandoned = end_running(inner);
     let stuck_stoppables = stoppable::stop_all(inner, inner.take_stoppables());
     // A delayed submission that is dropped answers that it will not be.
     drop(inner.timer().stop());
@@ -161,12 +190,20 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
         )));
     let bus = inner.bus().stop();
     release_reserves(inner);
-    inner.advance(&[Phase::Stopping], Phase::Stopped);
-    ShutdownReport {
+    for id in inner.left_behind() {
+        if !abandoned.contains(&id) {
+            abandoned.push(id);
+        }
+    }
+    let report = ShutdownReport {
         abandoned,
         stuck_stoppables,
         abandoned_subscriptions: bus.map_or(0, |report| report.abandoned),
-    }
+    };
+    // Before the phase says that it is over: whoever sees that has nothing to wait for.
+    inner.set_report(report.clone());
+    inner.advance(&[Phase::Stopping], Phase::Stopped);
+    report
 }
 
 /// Tells who still runs to stop, gives a grace, and settles who does not end without its thread.

@@ -113,8 +113,11 @@ fn spawn(
         }
     })
     .map_err(|error| {
-        JobError::system("dispatcher", format!("the thread {name} did not start"))
-            .with_source(error)
+        JobError::system(
+            "dispatcher",
+            format!("the thread {name} did not start: {error}"),
+        )
+        .with_source(error)
     })
 }
 

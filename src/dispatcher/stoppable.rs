@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::inner::Inner;
 use crate::clock::WaitCell;
+use crate::job::behalf::{self, Handed};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::threads::Threads;
@@ -31,7 +32,8 @@ type Work = Box<dyn FnOnce() + Send>;
 /// A [`Stoppable`] that raises a flag first and then stops, once, however often it is told to.
 pub struct StopOnce {
     stopping: AtomicBool,
-    work: Mutex<Option<Work>>,
+    /// Of whoever made it, wherever it runs or is dropped.
+    work: Mutex<Option<Handed<Work>>>,
 }
 
 impl StopOnce {
@@ -39,7 +41,7 @@ impl StopOnce {
     pub fn new(work: impl FnOnce() + Send + 'static) -> Self {
         Self {
             stopping: AtomicBool::new(false),
-            work: Mutex::new(Some(Box::new(work))),
+            work: Mutex::new(Some(Handed::here(Box::new(work)))),
         }
     }
 
@@ -55,7 +57,7 @@ impl Stoppable for StopOnce {
         self.stopping.store(true, Ordering::SeqCst);
         let work = self.work.lock().take();
         if let Some(work) = work {
-            work();
+            work.spend(|work| work());
         }
     }
 }
@@ -69,7 +71,7 @@ impl fmt::Debug for StopOnce {
 }
 
 /// Stops all of them side by side, and answers the names of those that did not in time.
-pub(super) fn stop_all(inner: &Inner, stoppables: Vec<Arc<dyn Stoppable>>) -> Vec<String> {
+pub(super) fn stop_all(inner: &Inner, stoppables: Vec<Handed<Arc<dyn Stoppable>>>) -> Vec<String> {
     let left = Arc::new(AtomicUsize::new(stoppables.len()));
     let one_stopped = WaitCell::new();
     let stopped: Vec<_> = stoppables
@@ -81,9 +83,12 @@ pub(super) fn stop_all(inner: &Inner, stoppables: Vec<Arc<dyn Stoppable>>) -> Ve
                 Arc::clone(&left),
                 Arc::clone(&one_stopped),
             );
-            let name = contain("stoppable", || stoppable.name()).unwrap_or_default();
+            let by = stoppable.by().cloned();
+            let name = behalf::acting(by.as_ref(), || {
+                contain("stoppable", || stoppable.value().name()).unwrap_or_default()
+            });
             let stop = move || {
-                if let Err(error) = contain("stoppable", || stoppable.stop()) {
+                if let Err(error) = stoppable.spend(|own| contain("stoppable", || own.stop())) {
                     log::error!("a stoppable failed: {error}");
                 }
                 finished.store(true, Ordering::SeqCst);

@@ -10,7 +10,7 @@ use super::inner::Inner;
 use super::orchestrator::Doer;
 use crate::error::JobError;
 use crate::guard::{Protection, Scope};
-use crate::job::behalf::{self, Behalf};
+use crate::job::behalf::{self, Behalf, Handed};
 use crate::job::core::JobCore;
 use crate::job::current::{self, Current};
 use crate::job::description::Description;
@@ -118,7 +118,8 @@ pub(super) fn summarized(requirements: JobRequirements) -> (JobRequirements, Str
 #[must_use = "nothing is submitted until `submit` is called"]
 pub struct Submission<S, K> {
     inner: Arc<Inner>,
-    job: S,
+    /// Of whoever begins the submission, who answers for what it does when it is described or dropped.
+    job: Handed<S>,
     terms: SubmissionTerms,
     kind: PhantomData<fn() -> K>,
 }
@@ -189,10 +190,12 @@ impl SubmissionTerms {
 
 impl<S: Submit<K>, K> Submission<S, K> {
     pub(super) fn new(inner: Arc<Inner>, parent: Parent, job: S) -> Self {
+        let terms = SubmissionTerms::new(parent);
+        let by = terms.begun_by.each().next().cloned();
         Self {
             inner,
-            job,
-            terms: SubmissionTerms::new(parent),
+            job: Handed::new(by, job),
+            terms,
             kind: PhantomData,
         }
     }
@@ -239,7 +242,12 @@ impl<S: Submit<K>, K> Submission<S, K> {
     /// job that the door refuses is a handle whose `get` answers the refusal.
     pub fn submit(self) -> Result<JobHandle<S::Output>, SubmitError> {
         let job = self.job;
-        door::submit(&self.inner, self.terms, move || job.prepare()).map(JobHandle::new)
+        door::submit(&self.inner, self.terms, move || match job.by() {
+            Some(_) => job.spend(Submit::prepare),
+            // Whoever makes it answers for it.
+            None => job.into_value().prepare(),
+        })
+        .map(JobHandle::new)
     }
 }
 

@@ -13,7 +13,6 @@ use std::time::Duration;
 use super::entry::Entry;
 use super::inner::{Alarm, Inner};
 use super::{settle, starvation};
-use crate::error::JobError;
 use crate::job::behalf;
 use crate::job::core::Decision;
 
@@ -149,11 +148,7 @@ fn settle_abandoned(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     let job = entry.job();
     let outcome = match (job.decision(), entry.pending()) {
         (Decision::Open | Decision::Finishing, Some(outcome)) => outcome,
-        // Its work was over and its end is stuck. Whoever gave up on it says why.
-        (Decision::Open | Decision::Finishing, None) => Err(match job.cancellation() {
-            Some(cancellation) => JobError::cancelled(cancellation.reason),
-            None => JobError::timed_out(job.terms().timeout),
-        }),
+        (Decision::Open | Decision::Finishing, None) => Err(settle::stuck(job)),
         _ => Err(settle::interrupted(job, None)),
     };
     settle::settle(inner, entry, outcome);

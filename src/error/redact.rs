@@ -1,8 +1,11 @@
 //! Taking secrets out of errors (`ERR-4`): a provider may well quote a key that it refuses.
 
+use std::collections::HashMap;
 use std::error::Error as StdError;
+use std::sync::Arc;
 
-use super::{ErrorKind, JobError, RetrySignal, UpstreamFailure, UpstreamSignal};
+use super::chain::links;
+use super::{ErrorKind, Inner, JobError, RetrySignal, UpstreamFailure, UpstreamSignal};
 
 /// What stands where a secret was.
 const REDACTED: &str = "[secret]";
@@ -11,8 +14,24 @@ impl JobError {
     /// The same error with none of these texts in it. An error that has none is the same value. A
     /// foreign cause that shows one is let go.
     pub(crate) fn redacted(self, secrets: &[&str]) -> Self {
+        let mut done = HashMap::new();
+        self.redacted_once(secrets, &mut done)
+    }
+
+    /// One error may be reached over many ways, and is cleaned on one. The ways are as long as a chain may be.
+    fn redacted_once(self, secrets: &[&str], done: &mut Done) -> Self {
+        let key = Arc::as_ptr(&self.inner);
+        if let Some((_, clean)) = done.get(&key) {
+            return clean.clone();
+        }
+        let clean = self.clone().cleaned(secrets, done);
+        done.insert(key, (self, clean.clone()));
+        clean
+    }
+
+    fn cleaned(self, secrets: &[&str], done: &mut Done) -> Self {
         let shows = |text: &str| secrets.iter().any(|secret| text.contains(secret));
-        if !shows(&self.to_string()) && !shows(&format!("{self:?}")) && !self.hides(&shows) {
+        if !self.hides(&shows) {
             return self;
         }
         let clean = |text: &mut String| {
@@ -23,7 +42,10 @@ impl JobError {
             }
         };
         self.edit(|inner| {
-            each_text(&mut inner.kind, secrets, &clean);
+            each_text(&mut inner.kind, &clean);
+            if let ErrorKind::Retry(RetrySignal::ResponseCorrection(correction)) = &mut inner.kind {
+                correction.cause = correction.cause.clone().redacted_once(secrets, done);
+            }
             if let Some(upstream) = &mut inner.upstream {
                 each_upstream(upstream, &clean);
             }
@@ -31,7 +53,7 @@ impl JobError {
                 clean(human);
             }
             for attached in &mut inner.attached {
-                *attached = attached.clone().redacted(secrets);
+                *attached = attached.clone().redacted_once(secrets, done);
             }
             inner.source =
                 inner
@@ -39,41 +61,43 @@ impl JobError {
                     .take()
                     .and_then(|source| match source.downcast_ref::<JobError>() {
                         Some(known) => {
-                            let known = known.clone().redacted(secrets);
-                            Some(std::sync::Arc::new(known) as _)
+                            let known = known.clone().redacted_once(secrets, done);
+                            Some(Arc::new(known) as _)
                         }
                         None => (!shown_in_chain(&*source, &shows)).then_some(source),
                     });
         })
     }
 
-    /// Whether a part that neither `Display` nor `Debug` shows has one.
-    fn hides(&self, shows: &dyn Fn(&str) -> bool) -> bool {
-        let own = |failure: &UpstreamFailure| {
+    /// Whether it has one anywhere, in what it shows or keeps to itself.
+    fn hides(&self, shows: &impl Fn(&str) -> bool) -> bool {
+        let mut found = false;
+        self.each(|error| found = found || error.hides_itself(shows));
+        found
+    }
+
+    fn hides_itself(&self, shows: &impl Fn(&str) -> bool) -> bool {
+        let answered = |failure: &UpstreamFailure| {
             [&failure.detail, &failure.body, &failure.endpoint]
                 .into_iter()
                 .any(|text| shows(text))
         };
-        self.inner.upstream.as_ref().is_some_and(own)
+        shows(&self.to_string())
+            || shows(&format!("{:?}", self.inner.kind))
+            || self.inner.upstream.as_ref().is_some_and(answered)
             || self.inner.human.as_deref().is_some_and(shows)
             || self.inner.source.as_ref().is_some_and(|source| {
-                shown_in_chain(&**source, &shows)
-                    || source
-                        .downcast_ref::<JobError>()
-                        .is_some_and(|known| known.hides(shows))
+                // One of this type is looked at for itself.
+                !source.is::<JobError>() && shown_in_chain(&**source, shows)
             })
-            || self
-                .inner
-                .attached
-                .iter()
-                .any(|other| shows(&other.to_string()) || other.hides(shows))
     }
 }
 
+/// What has been cleaned, by where it is kept; with itself, so that nothing else is kept there meanwhile.
+type Done = HashMap<*const Inner, (JobError, JobError)>;
+
 fn shown_in_chain(error: &(dyn StdError + 'static), shows: &impl Fn(&str) -> bool) -> bool {
-    std::iter::successors(Some(error), |error| StdError::source(*error))
-        .take(super::MAX_CAUSES)
-        .any(|error| shows(&error.to_string()) || shows(&format!("{error:?}")))
+    links(error).any(|error| shows(&error.to_string()) || shows(&format!("{error:?}")))
 }
 
 fn each_upstream(failure: &mut UpstreamFailure, clean: &impl Fn(&mut String)) {
@@ -95,7 +119,7 @@ fn each_signal(signal: &mut UpstreamSignal, clean: &impl Fn(&mut String)) {
     }
 }
 
-fn each_text(kind: &mut ErrorKind, secrets: &[&str], clean: &impl Fn(&mut String)) {
+fn each_text(kind: &mut ErrorKind, clean: &impl Fn(&mut String)) {
     use ErrorKind as K;
     let texts: Vec<&mut String> = match kind {
         K::InvalidInput {
@@ -144,10 +168,8 @@ fn each_text(kind: &mut ErrorKind, secrets: &[&str], clean: &impl Fn(&mut String
                 | RetrySignal::Overload(upstream)
                 | RetrySignal::Transient(upstream) => each_signal(upstream, clean),
                 RetrySignal::OutputTruncation(cut) => clean(&mut cut.model),
-                RetrySignal::ResponseCorrection(correction) => {
-                    clean(&mut correction.model);
-                    correction.cause = correction.cause.clone().redacted(secrets);
-                }
+                // Its cause is an error like any other.
+                RetrySignal::ResponseCorrection(correction) => clean(&mut correction.model),
             }
             Vec::new()
         }

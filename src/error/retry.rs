@@ -56,7 +56,7 @@ pub struct TruncationSignal {
 }
 
 /// A model's reply could not be used.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct CorrectionSignal {
     /// The model.
@@ -65,6 +65,17 @@ pub struct CorrectionSignal {
     pub attempt: u32,
     /// What was wrong with the reply.
     pub cause: JobError,
+}
+
+impl fmt::Debug for CorrectionSignal {
+    /// Its cause by what it says: it may be a correction itself, whose cause is one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CorrectionSignal")
+            .field("model", &self.model)
+            .field("attempt", &self.attempt)
+            .field("cause", &self.cause.to_string())
+            .finish()
+    }
 }
 
 /// The largest factor by which a window grows with the attempts (RR-1).

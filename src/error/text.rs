@@ -2,14 +2,14 @@
 
 use std::error::Error as StdError;
 
-use super::MAX_CAUSES;
+use super::chain::links;
 
 /// What a failure says, with its deepest cause in brackets where it has one: `request failed
 /// [ConnectionRefused: refused]`. A cause is named by its type, as far as its `Debug` tells that.
 #[must_use]
 pub fn failure_text(error: &(dyn StdError + 'static)) -> String {
     let text = error.to_string();
-    let root = causes(error).skip(1).last();
+    let root = links(error).skip(1).last();
     match root {
         None if text.is_empty() => type_name(error),
         None => text,
@@ -34,7 +34,7 @@ pub fn failure_text(error: &(dyn StdError + 'static)) -> String {
 /// whether it says that the rate is too high: a spent quota is often told as a 429 as well.
 #[must_use]
 pub fn says_out_of_money(error: &(dyn StdError + 'static)) -> bool {
-    causes(error).any(|error| text_says_out_of_money(&error.to_string()))
+    links(error).any(|error| text_says_out_of_money(&error.to_string()))
 }
 
 pub(crate) fn text_says_out_of_money(text: &str) -> bool {
@@ -48,12 +48,6 @@ pub(crate) fn text_says_out_of_money(text: &str) -> bool {
     ];
     let text = text.to_lowercase();
     SAYINGS.iter().any(|saying| text.contains(saying))
-}
-
-fn causes<'a>(
-    error: &'a (dyn StdError + 'static),
-) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |error| StdError::source(*error)).take(MAX_CAUSES)
 }
 
 /// A derived `Debug` begins with the type's or the variant's name.

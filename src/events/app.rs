@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::job::JobSnapshot;
+use crate::job::behalf::{self, Behalf};
 
 /// An event that the application defines and publishes.
 ///
 /// It reaches the subscriptions that ask for its type, for all applications' events, or for
-/// everything. Its methods are called on observers' threads.
+/// everything. Its methods are called on observers' threads; where the runtime calls them, on behalf of whoever
+/// published it.
 pub trait AppEvent: Any + Debug + Send + Sync {
     /// What it is called in logs.
     fn name(&self) -> &str;
@@ -42,6 +44,8 @@ pub struct AppEventEnvelope {
     pub snapshot: Option<JobSnapshot>,
     /// When.
     pub at: SystemTime,
+    /// Whose event it is: what the runtime asks it, it asks for them.
+    pub(crate) by: Option<Arc<Behalf>>,
 }
 
 impl AppEventEnvelope {
@@ -50,5 +54,10 @@ impl AppEventEnvelope {
     pub fn downcast<T: AppEvent>(&self) -> Option<&T> {
         let any: &dyn Any = &*self.event;
         any.downcast_ref()
+    }
+
+    /// Asks the event, on behalf of whoever published it.
+    pub(crate) fn ask<R>(&self, question: impl FnOnce(&dyn AppEvent) -> R) -> R {
+        behalf::acting(self.by.as_ref(), || question(&*self.event))
     }
 }

@@ -12,6 +12,7 @@ use super::progress::{self as prog, Notification, Phase, ProgressEvent, Workflow
 use super::retry::{self, RetryEvent};
 use crate::error::JobError;
 use crate::job::JobSnapshot;
+use crate::job::behalf;
 use crate::job::snapshot::JobProfile;
 
 /// Something that happened. Immutable, and stamped when it is made.
@@ -44,6 +45,7 @@ impl Event {
             event,
             snapshot: None,
             at,
+            by: behalf::here(),
         })
     }
 

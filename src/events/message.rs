@@ -1,15 +1,15 @@
 //! The one table of what events say (`EVT-5`).
 
 use std::borrow::Cow;
-use std::error::Error as _;
 use std::time::Duration;
 
+use super::app::AppEvent;
 use super::event::Event;
 use super::lifecycle::LifecycleEvent;
 use super::operation::{HeartbeatEvent, LimiterChange, LimiterEvent, SchedulerEvent};
 use super::progress::ProgressEvent;
 use super::retry::{RetryEvent, ThrottleKind};
-use crate::error::{ErrorKind, JobError};
+use crate::error::{ErrorKind, JobError, chain};
 
 /// How much of a streamed piece a log line keeps: enough to see which stream it is (EVT-15).
 const CHUNK_CHARS: usize = 50;
@@ -31,7 +31,7 @@ pub(super) fn line(event: &Event) -> String {
             SchedulerEvent::Error(error) => format!("Scheduler error: {}", error.message),
         },
         Event::Heartbeat(event) => heartbeat(event),
-        Event::App(envelope) => envelope.event.message(),
+        Event::App(envelope) => envelope.ask(AppEvent::message),
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) fn human(event: &Event) -> Option<String> {
         Event::Progress(ProgressEvent::Job(event)) => event.text.as_deref().map(str::to_owned),
         Event::Progress(ProgressEvent::Content(event)) => Some(event.chunk.to_string()),
         Event::Notification(event) => Some(event.text.to_string()),
-        Event::App(envelope) => envelope.event.human_message(),
+        Event::App(envelope) => envelope.ask(AppEvent::human_message),
         Event::Limiter(_) | Event::Scheduler(_) | Event::Heartbeat(_) => None,
     }
 }
@@ -93,14 +93,10 @@ fn lifecycle(event: &LifecycleEvent) -> String {
 
 /// The failure that a chain of failed dependencies began with: that one says what to do.
 fn first_failure(error: &JobError) -> &JobError {
-    let mut error = error;
-    while let ErrorKind::DependencyFailed { .. } = error.kind() {
-        match error.source().and_then(|cause| cause.downcast_ref()) {
-            Some(cause) => error = cause,
-            None => break,
-        }
-    }
-    error
+    let mut failures = chain(error);
+    failures
+        .find(|failure| !matches!(failure.kind(), ErrorKind::DependencyFailed { .. }))
+        .unwrap_or(error)
 }
 
 fn progress(event: &ProgressEvent) -> String {

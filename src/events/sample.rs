@@ -272,6 +272,7 @@ impl AppEvent for Payment {
 
 pub(crate) fn app(event: impl AppEvent, snapshot: Option<JobSnapshot>) -> Event {
     AppEventEnvelope {
+        by: None,
         event: Arc::new(event),
         snapshot,
         at: at(),

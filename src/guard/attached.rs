@@ -7,7 +7,7 @@ use super::input::JobInput;
 use super::judge::{Judge, OfAdmission, OfAuth, OfContent, OfValidation};
 use super::kinds::{AdmissionGuard, AuthGuard, ContentGuard, GuardPhase, ValidationGuard};
 use super::scope::Scope;
-use crate::unwind::discard;
+use crate::unwind::{discard, discard_each};
 
 /// The guards of a job.
 ///
@@ -85,6 +85,13 @@ impl Guards {
 
     pub(crate) fn has(&self, phases: &[GuardPhase]) -> bool {
         self.of(phases).next().is_some()
+    }
+}
+
+impl Drop for Guards {
+    fn drop(&mut self) {
+        // They are a user's, whoever drops them, and each goes on its own.
+        discard_each(std::mem::take(&mut self.attached));
     }
 }
 
@@ -171,8 +178,8 @@ impl Protection {
 impl Drop for Protection {
     fn drop(&mut self) {
         // The last reference may be a runtime thread's, and all of it is a user's.
-        discard((self.input.take(), self.scope.take()));
-        discard(std::mem::take(&mut self.guards));
+        discard(self.input.take());
+        discard(self.scope.take());
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::error::JobError;
 use crate::job::identity::simple_name;
-use crate::unwind::discard;
+use crate::unwind::discard_each;
 
 /// One coordinate of a scope: what it is of, and which.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -64,18 +64,24 @@ pub trait Scope: Any + fmt::Debug + Send + Sync {
     /// Judges a claim as the value that a flow is bound to.
     ///
     /// Unless the scope says otherwise, every axis that both carry must be equal, and a claim that
-    /// shares none passes.
+    /// shares none passes. Of a claim that is several every part is judged, whoever asks.
     ///
     /// # Errors
     /// The refusal, a guardrail's.
     fn judge(&self, claim: &dyn Scope) -> Result<(), JobError> {
-        let claimed = claim.axes();
-        let differs = self.axes().iter().any(|own| {
-            claimed
-                .iter()
-                .any(|axis| axis.name == own.name && axis.value != own.value)
-        });
-        if differs {
+        let own = self.axes();
+        let differs = |claimed: &[Axis]| {
+            own.iter().any(|own| {
+                claimed
+                    .iter()
+                    .any(|axis| axis.name == own.name && axis.value != own.value)
+            })
+        };
+        let mut out_of_scope = differs(&claim.axes());
+        for component in claim.components().unwrap_or_default() {
+            flatten(component, |part| out_of_scope |= differs(&part.axes()));
+        }
+        if out_of_scope {
             return Err(mismatch(&self.describe(), &claim.describe()));
         }
         Ok(())
@@ -147,7 +153,7 @@ struct Members(Vec<Arc<dyn Scope>>);
 impl Drop for Members {
     fn drop(&mut self) {
         // The last reference may be a runtime thread's, and the scopes are a user's.
-        discard(std::mem::take(&mut self.0));
+        discard_each(std::mem::take(&mut self.0));
     }
 }
 

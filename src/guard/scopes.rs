@@ -80,8 +80,10 @@ impl CompositeScope {
 }
 
 impl Scope for CompositeScope {
+    /// Those of all its components.
     fn axes(&self) -> Vec<Axis> {
-        Vec::new()
+        let components = self.components.iter();
+        components.flat_map(|component| component.axes()).collect()
     }
 
     fn judge(&self, claim: &dyn Scope) -> Result<(), JobError> {

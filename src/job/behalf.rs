@@ -13,15 +13,18 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
+use scopeguard::ScopeGuard;
+
 use super::snapshot::JobProfile;
-use crate::guard::ScopeGuard;
+use crate::guard;
+use crate::unwind::discard;
 
 /// A job, as the author of code.
 pub(crate) struct Behalf {
     pub(crate) profile: Arc<JobProfile>,
     pub(crate) orchestrator: bool,
     /// What the job is bound to.
-    pub(crate) guard: ScopeGuard,
+    pub(crate) guard: guard::ScopeGuard,
 }
 
 impl fmt::Debug for Behalf {
@@ -66,4 +69,41 @@ pub(crate) fn enter(behalf: Option<Arc<Behalf>>) -> Acting {
 pub(crate) fn acting<R>(behalf: Option<&Arc<Behalf>>, work: impl FnOnce() -> R) -> R {
     let _acting = enter(behalf.cloned());
     work()
+}
+
+type By = Option<Arc<Behalf>>;
+type Unused<T> = fn((T, By));
+
+/// A user's value, with whoever handed it over. It is used for them, and dropped for them when it is not used.
+pub(crate) struct Handed<T>(ScopeGuard<(T, By), Unused<T>>);
+
+impl<T> Handed<T> {
+    pub(crate) fn new(by: By, value: T) -> Self {
+        let unused: Unused<T> = |(value, by)| acting(by.as_ref(), || discard(value));
+        Self(scopeguard::guard((value, by), unused))
+    }
+
+    /// Handed over by whoever's code the calling thread is in.
+    pub(crate) fn here(value: T) -> Self {
+        Self::new(here(), value)
+    }
+
+    pub(crate) fn value(&self) -> &T {
+        &self.0.0
+    }
+
+    pub(crate) fn by(&self) -> Option<&Arc<Behalf>> {
+        self.0.1.as_ref()
+    }
+
+    /// What is to become of it from here on is the caller's affair.
+    pub(crate) fn into_value(self) -> T {
+        ScopeGuard::into_inner(self.0).0
+    }
+
+    /// Uses it up, for whoever handed it over.
+    pub(crate) fn spend<R>(self, work: impl FnOnce(T) -> R) -> R {
+        let (value, by) = ScopeGuard::into_inner(self.0);
+        acting(by.as_ref(), || work(value))
+    }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::behalf::{self, Handed};
 use super::core::{JobCore, NewJob, Supervisor, Terms, WaitingFor};
 use super::current;
 use super::handle::{JobHandle, downcast};
@@ -163,11 +164,13 @@ impl JobContext {
         // Telling holds a lock of the job's, under which the event must not be dropped: it is the
         // user's, and nobody may want it.
         let kept = Arc::clone(&event);
+        let by = behalf::here();
         self.job.tell(EventKind::App, |snapshot| {
             Event::App(AppEventEnvelope {
                 event,
                 snapshot: Some(snapshot),
                 at,
+                by: by.or_else(|| Some(Arc::clone(self.job.behalf()))),
             })
         });
         discard(kept);
@@ -354,9 +357,10 @@ impl JobContext {
         F: FnOnce() -> R + Send,
     {
         let job = Arc::clone(&self.job);
+        let work = Handed::new(Some(Arc::clone(job.behalf())), work);
         move || {
             let _entered = current::enter(&job, false);
-            work()
+            work.into_value()()
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use crate::blank::is_blank;
 use crate::error::JobError;
 
 /// What role a job plays; for people and reports, never for scheduling.
@@ -65,7 +66,7 @@ impl Workflow {
     /// `InvalidInput` for a user or prefix that is empty or blank.
     pub fn new(user: &str, prefix: &str) -> Result<Self, JobError> {
         for (parameter, value) in [("user", user), ("prefix", prefix)] {
-            if value.trim().is_empty() {
+            if is_blank(value) {
                 return Err(JobError::invalid_input(
                     parameter,
                     value,

@@ -116,7 +116,8 @@ impl Metadata {
     pub const GUARDS_VALIDATION: &'static str = "obs.guards_validation";
     /// On a guard's job: the text of what it judges (GRD-3).
     pub const GUARD_TARGET: &'static str = "obs.input";
-    /// On a guard's job: `PASS` or `FAIL`, once it has judged (GRD-3).
+    /// On a guard's job: `PASS` or `FAIL`, once it has ended; `FAIL` also when it did not come to judge
+    /// (GRD-3).
     pub const GUARD_VERDICT: &'static str = "obs.output";
     /// On a guard's job: the id of the job that it gates (GRD-3).
     pub const GATES_JOB: &'static str = "obs.gates_job_id";
@@ -140,9 +141,17 @@ impl Metadata {
         self.edit().insert(key.into(), value.into());
     }
 
-    /// Refuses facts under keys of the runtime's.
-    pub(crate) fn refuse_reserved(&self) -> Result<(), JobError> {
-        self.iter().try_for_each(|(key, _)| refuse_reserved(key))
+    /// Takes out facts under keys of the runtime's, from whoever is not.
+    ///
+    /// # Errors
+    /// `InvalidInput` naming the first of them.
+    pub(crate) fn take_out_reserved(&mut self) -> Result<(), JobError> {
+        let refused = self.iter().try_for_each(|(key, _)| refuse_reserved(key));
+        if refused.is_err() {
+            self.edit()
+                .retain(|key, _| !key.starts_with(Self::RESERVED));
+        }
+        refused
     }
 
     /// Adds to the number under `name` in the table under `key`.

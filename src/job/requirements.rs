@@ -11,6 +11,7 @@ use crate::models::{
     Depth, Floor, InputKind, InputSize, ModelBinding, ModelKind, ModelSlot, ModelSpec, OutputSize,
     Wanted,
 };
+use crate::unwind::{discard, discard_each};
 
 /// Everything that one attempt needs. All of it is granted at once, or the job waits holding
 /// nothing.
@@ -251,6 +252,14 @@ impl JobRequirements {
     pub fn run_at_once(mut self) -> Self {
         self.run_at_once = true;
         self
+    }
+
+    /// Lets go of all that is a user's, each on its own.
+    pub(crate) fn discard(self) {
+        discard_each(self.providers);
+        discard_each(self.limits);
+        discard_each(self.models);
+        discard(self.fault);
     }
 
     /// Whether anything is declared that the job would hold.

@@ -183,7 +183,7 @@ fn category(event: &Event) -> Option<(&'static str, Level)> {
 fn target_base(event: &Event) -> Cow<'_, str> {
     match (event.snapshot(), event) {
         (Some(job), _) => job.type_path().into(),
-        (None, Event::App(envelope)) => envelope.event.type_path().into(),
+        (None, Event::App(envelope)) => envelope.ask(|event| event.type_path().to_owned()).into(),
         (None, _) => format!("nucleo_runtime::events::{}", event.kind()).into(),
     }
 }

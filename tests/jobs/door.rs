@@ -280,6 +280,12 @@ fn nobody_but_the_runtime_notes_facts_under_its_keys() {
         host.kinds(&handle),
         [EventKind::JobFailed, EventKind::WorkflowComplete]
     );
+    // Nor is it told as if it were one, to anybody.
+    assert!(handle.snapshot().metadata().is_empty());
+    for event in host.events.events_of(handle.job_id()) {
+        let snapshot = event.snapshot().unwrap();
+        assert!(snapshot.metadata().is_empty(), "{snapshot:?}");
+    }
     let noting = host.submit(job_fn(JobRequirements::none, |_, context| {
         let refused = context.note(Metadata::GUARDS_INPUT, 7).unwrap_err();
         // What only looks like one is the user's.

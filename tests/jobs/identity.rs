@@ -289,3 +289,16 @@ fn a_snapshot_is_written_with_the_names_of_its_questions() {
     assert_eq!(written["state"], "Completed");
     assert_eq!(written["attempt"], 1);
 }
+
+#[test]
+fn what_shows_nothing_is_no_name() {
+    for blank in ["\u{200b}", "\u{feff} \u{2060}", "\u{ad}"] {
+        assert!(Workflow::new(blank, "p").is_err(), "{blank:?}");
+        assert!(Workflow::new("u", blank).is_err(), "{blank:?}");
+    }
+    let host = Host::new();
+    let job = job_fn(JobRequirements::none, |_, _| Ok(())).named("\u{200b}");
+    let handle = host.submit(job);
+    assert!(handle.job_id().starts_with("FnJob-"), "{handle:?}");
+    handle.get().unwrap();
+}

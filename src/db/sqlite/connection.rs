@@ -75,15 +75,22 @@ impl Conn {
         if read_only {
             self.raw.pragma_update(None, "query_only", true)?;
         }
+        self.control.begin_session();
         Ok(())
     }
 
-    /// Puts the connection back to how the pool keeps it. After an error it is in doubt.
-    pub(super) fn leave(&mut self) -> rusqlite::Result<()> {
+    /// Puts the connection back to how the pool keeps it, and answers whether it can: not when the job changed
+    /// the session by a pragma, something attached or something temporary. After an error it is in doubt.
+    pub(super) fn leave(&mut self, read_only: bool) -> rusqlite::Result<bool> {
         self.control.lower();
         self.rollback()?;
-        // Also after a session that was not read-only: its job may have set it.
-        self.raw.pragma_update(None, "query_only", false)
+        if self.control.session_has_changed() {
+            return Ok(false);
+        }
+        if read_only {
+            self.raw.pragma_update(None, "query_only", false)?;
+        }
+        Ok(true)
     }
 
     /// Readies the connection for one call and lends it.

@@ -7,6 +7,9 @@
 //! | busy handler | the wait for a lock that another connection holds |
 //! | commit hook | a short transaction that slips between two looks |
 //!
+//! A fifth, the authorizer, is asked about every statement as it is compiled, and notes the ones that change the session
+//! itself, which outlives the job (`DB-3`).
+//!
 //! # Invariants
 //!
 //! 1. The flag is raised only while a call has the connection, and lowered only by whoever owns the
@@ -17,6 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::{Connection, InterruptHandle};
 
 use crate::clock::{Clock, SystemClock, WaitCell};
@@ -35,6 +39,8 @@ pub(super) struct Control {
     stop: AtomicBool,
     /// Moves when the flag is raised, and when a call or a session leaves the connection.
     pub(super) changed: Arc<WaitCell>,
+    /// A statement was compiled that changes the session beyond its transaction.
+    session_changed: AtomicBool,
     interrupt: InterruptHandle,
     clock: Arc<dyn Clock>,
     /// How long a call waits for another connection's lock.
@@ -53,6 +59,7 @@ impl Control {
         let control = Arc::new(Self {
             stop: AtomicBool::new(false),
             changed: WaitCell::new(),
+            session_changed: AtomicBool::new(false),
             interrupt: connection.get_interrupt_handle(),
             clock,
             busy_wait,
@@ -63,6 +70,13 @@ impl Control {
         connection.progress_handler(STEPS_BETWEEN_LOOKS, Some(move || progress.is_raised()))?;
         let commit = Arc::clone(&control);
         connection.commit_hook(Some(move || commit.is_raised()))?;
+        let noting = Arc::clone(&control);
+        connection.authorizer(Some(move |asked: AuthContext<'_>| {
+            if changes_session(&asked) {
+                noting.session_changed.store(true, Ordering::SeqCst);
+            }
+            Authorization::Allow
+        }))?;
         Ok(control)
     }
 
@@ -109,6 +123,16 @@ impl Control {
         self.interrupt.interrupt();
     }
 
+    /// Whether the session is another than it was before the job had it.
+    pub(super) fn session_has_changed(&self) -> bool {
+        self.session_changed.load(Ordering::SeqCst)
+    }
+
+    /// What comes from here on is the job's.
+    pub(super) fn begin_session(&self) {
+        self.session_changed.store(false, Ordering::SeqCst);
+    }
+
     pub(super) fn lower(&self) {
         self.stop.store(false, Ordering::SeqCst);
     }
@@ -119,6 +143,46 @@ impl Control {
 
     pub(super) fn set_deadline(&self, deadline: Option<Instant>) {
         *self.deadline.lock() = deadline;
+    }
+}
+
+/// Pragmas that take a value and leave the session as it is: they look, or they change the file.
+const HARMLESS_PRAGMAS: [&str; 15] = [
+    "application_id",
+    "foreign_key_check",
+    "foreign_key_list",
+    "incremental_vacuum",
+    "index_info",
+    "index_list",
+    "index_xinfo",
+    "integrity_check",
+    "optimize",
+    "quick_check",
+    "table_info",
+    "table_list",
+    "table_xinfo",
+    "user_version",
+    "wal_checkpoint",
+];
+
+/// Whether a statement changes what the next job on the connection finds, in the session and not in the file.
+fn changes_session(asked: &AuthContext<'_>) -> bool {
+    let temporary = asked
+        .database_name
+        .is_some_and(|name| name.eq_ignore_ascii_case("temp"));
+    match asked.action {
+        AuthAction::Pragma {
+            pragma_name,
+            pragma_value,
+        } => {
+            pragma_value.is_some()
+                && !HARMLESS_PRAGMAS
+                    .iter()
+                    .any(|harmless| pragma_name.eq_ignore_ascii_case(harmless))
+        }
+        AuthAction::Attach { .. } | AuthAction::Detach { .. } => true,
+        AuthAction::Read { .. } | AuthAction::Select | AuthAction::Function { .. } => false,
+        _ => temporary,
     }
 }
 

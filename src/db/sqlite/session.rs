@@ -321,8 +321,8 @@ impl Session {
 
     /// Makes the connection leave: back to the pool when it is sound, else away.
     fn leave(&self, mut conn: Conn, end: End) -> Result<(), JobError> {
-        let put_back = conn.leave();
-        if end == End::Closed && put_back.is_ok() {
+        let put_back = conn.leave(self.read_only);
+        if end == End::Closed && matches!(put_back, Ok(true)) {
             self.pool.put(conn);
         } else {
             drop(conn);

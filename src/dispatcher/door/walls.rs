@@ -41,7 +41,7 @@ pub(super) fn compose_guard(
     })
 }
 
-/// DOOR-1 and DOOR-2: who submits, and under whom; and that nobody notes facts in the runtime's name.
+/// DOOR-1 and DOOR-2: who submits, and under whom.
 pub(super) fn judge_authority(
     terms: &SubmissionTerms,
     authors: &Authors,
@@ -49,7 +49,6 @@ pub(super) fn judge_authority(
 ) -> Result<(), JobError> {
     authors.judge()?;
     terms.begun_by.judge()?;
-    terms.metadata.refuse_reserved()?;
     let Kind::Job(parent) = &terms.parent.kind else {
         return Ok(());
     };

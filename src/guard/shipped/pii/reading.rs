@@ -1,5 +1,7 @@
 //! A text as a reader takes it.
 
+use crate::blank::is_unseen;
+
 /// The text as a reader takes it: escapes of a JSON text read, what cannot be seen left out, digits,
 /// dashes and dots of other scripts as the plain ones, and each run of blanks as one. A line's end
 /// stays one.
@@ -63,23 +65,7 @@ fn fold(character: char) -> Option<char> {
     Some(match character {
         ' '..='~' => character,
         '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}' => '\n',
-        // Soft hyphens, joiners, marks of direction, variation selectors, tags.
-        '\u{ad}'
-        | '\u{34f}'
-        | '\u{61c}'
-        | '\u{115f}'
-        | '\u{1160}'
-        | '\u{17b4}'
-        | '\u{17b5}'
-        | '\u{180b}'..='\u{180f}'
-        | '\u{200b}'..='\u{200f}'
-        | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}'
-        | '\u{3164}'
-        | '\u{fe00}'..='\u{fe0f}'
-        | '\u{feff}'
-        | '\u{ffa0}'
-        | '\u{e0000}'..='\u{e0fff}' => return None,
+        unseen if is_unseen(unseen) => return None,
         '\u{2010}'..='\u{2015}' | '\u{2043}' | '\u{2212}' | '\u{fe58}' | '\u{fe63}' => '-',
         '\u{3002}' | '\u{ff61}' | '\u{fe52}' | '\u{2024}' => '.',
         '\u{ff01}'..='\u{ff5e}' => char::from_u32(code - 0xfee0)?,
