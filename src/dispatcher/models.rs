@@ -28,6 +28,7 @@ use crate::models::{
     ModelBinding, ModelKind, ModelPicker, ModelSpec, PricedAttempt, PricedModel, Reservation, Said,
     SpendGate, TokenCounter,
 };
+use crate::sync::atomic::AtomicBool;
 use crate::unwind::{contain, contain_result};
 
 /// A `Retry-After` above this is not waited for unless set (SIG-1).
@@ -236,16 +237,15 @@ impl Models {
         }
     }
 
-    pub(super) fn caller(
-        &self,
-        spec: &Arc<ModelSpec>,
-        account: &ModelAccount,
-        job: &Arc<JobCore>,
-    ) -> Caller {
+    pub(super) fn caller(&self, model: &ResolvedModel, job: &Arc<JobCore>) -> Caller {
         Caller {
-            spec: Arc::clone(spec),
+            slot: model.binding.slot(),
+            reservation: model.reservation,
+            counter: Arc::clone(&self.counter),
+            spent: AtomicBool::new(false),
+            spec: Arc::clone(&model.spec),
             job: Arc::clone(job),
-            bucket: match account {
+            bucket: match &model.account {
                 ModelAccount::Bucket(bucket) => Some(Arc::clone(bucket)),
                 ModelAccount::Gate(_) => None,
             },
@@ -287,7 +287,7 @@ impl ResolvedModel {
     }
 
     pub(super) fn access(self, models: &Models, job: &Arc<JobCore>) -> GrantedModel {
-        let caller = models.caller(&self.spec, &self.account, job);
+        let caller = models.caller(&self, job);
         let (binding, spec) = (self.binding, self.spec);
         match self.client {
             Client::Llm(client) => GrantedModel::Llm(ModelAccess {

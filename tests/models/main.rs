@@ -2,6 +2,7 @@
 
 mod cost;
 mod provider_quota;
+mod reserved;
 mod resolution;
 mod retry_signals;
 mod support;
