@@ -5,4 +5,5 @@ mod provider_quota;
 mod reserved;
 mod resolution;
 mod retry_signals;
+mod stuck_gate;
 mod support;
