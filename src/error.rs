@@ -749,7 +749,8 @@ impl From<io::Error> for JobError {
 /// Turns foreign errors into [`JobError`]s, saying what they mean here.
 ///
 /// None of these swallows what is already known: a retry signal anywhere in the chain of causes
-/// comes back as itself, and an error that was correctable stays correctable.
+/// comes back as itself, an error that was correctable stays correctable, and one that was final for a
+/// reason of its own, such as money or a cancellation, stays what it was.
 pub trait ResultExt<T> {
     /// The failure of a service outside.
     ///
@@ -766,7 +767,7 @@ pub trait ResultExt<T> {
     /// A value that the caller gave for `parameter` and that cannot be used.
     ///
     /// # Errors
-    /// `InvalidInput` with the original as its cause.
+    /// `InvalidInput` with the original as its cause; a final [`JobError`] as it is.
     fn for_parameter(self, parameter: &str, value: impl fmt::Display) -> Result<T, JobError>;
 }
 
@@ -792,10 +793,15 @@ impl<T, E: StdError + Send + Sync + 'static> ResultExt<T> for Result<T, E> {
             if let Some(signal) = retry_in(&error) {
                 return signal;
             }
-            // The name under which the model knows the parameter wins over an inner one.
-            let rule = match chain(Some(&error)).next().map(JobError::kind) {
-                Some(ErrorKind::InvalidInput { rule, .. }) => rule.clone(),
-                _ => error.to_string(),
+            let rule = match chain(Some(&error)).next() {
+                // Final: no other value of the parameter would help.
+                Some(known) if !known.is_correctable() => return known.clone(),
+                // The name under which the model knows the parameter wins over an inner one.
+                Some(known) => match known.kind() {
+                    ErrorKind::InvalidInput { rule, .. } => rule.clone(),
+                    _ => error.to_string(),
+                },
+                None => error.to_string(),
             };
             JobError::invalid_input(parameter, value, rule).with_source(error)
         })
@@ -810,12 +816,26 @@ fn adopt<E: StdError + Send + Sync + 'static>(
     if let Some(signal) = retry_in(&error) {
         return signal;
     }
-    if let Some(known) = chain(Some(&error))
-        .find(|known| known.is_correctable() || known.is_cancelled() || known.is_timed_out())
-    {
+    // What lies behind an error that is final for a reason of its own is history.
+    let known = chain(Some(&error))
+        .take_while(|known| !matches!(known.kind(), ErrorKind::Uncorrectable { .. }))
+        .find(|known| says_more_than_that_it_failed(known));
+    if let Some(known) = known {
         return known.clone();
     }
     wrap(&error).with_source(error)
+}
+
+/// Whether an error has a verdict of its own, which "a service failed" or "a component failed" would
+/// hide.
+fn says_more_than_that_it_failed(error: &JobError) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::ExternalService { .. }
+            | ErrorKind::UpstreamThrottle { .. }
+            | ErrorKind::System { .. }
+            | ErrorKind::Uncorrectable { .. }
+    )
 }
 
 /// A retry signal in the chain of causes. A verdict that is final, such as a spent retry budget,
@@ -840,6 +860,38 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("wrapper")]
     struct Wrapper(#[source] JobError);
+
+    #[test]
+    fn wrapping_keeps_a_final_verdict() {
+        for error in [
+            JobError::quota_exhausted("p", "acct"),
+            JobError::cancelled("c"),
+            JobError::timed_out(None),
+            JobError::unauthorized("p", "key"),
+            JobError::permission_denied("no"),
+            JobError::model_resolution("none"),
+            JobError::deadlock("d"),
+            JobError::from_kind(ErrorKind::SpendCapExceeded {
+                message: "cap".into(),
+            }),
+            JobError::system("c", "d"),
+            JobError::external("s", "d"),
+            JobError::uncorrectable("u").with_source(JobError::correctable("old")),
+        ] {
+            let kind = error.kind().name();
+            let failed = || Err::<(), _>(error.clone());
+            let wrapped = failed().for_parameter("cid", 3).unwrap_err();
+            assert_eq!(wrapped.kind().name(), kind);
+            for wrapped in [failed().external("s"), failed().system("c")] {
+                let wrapped = wrapped.unwrap_err();
+                assert!(!wrapped.is_correctable(), "{kind}: {wrapped}");
+                let general = ["System", "ExternalService", "Uncorrectable"];
+                assert!(general.contains(&kind) || wrapped.kind().name() == kind);
+            }
+            let inside = Err::<(), _>(Wrapper(error.clone())).for_parameter("cid", 3);
+            assert_eq!(inside.unwrap_err().kind().name(), kind);
+        }
+    }
 
     // case ERR-02
     #[test]
