@@ -9,12 +9,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+mod hide;
 mod http;
 mod overflow;
 mod redact;
 mod retry;
 mod text;
 
+pub(crate) use hide::Redactor;
 pub use http::HttpFailure;
 pub use overflow::ContextOverflow;
 pub(crate) use text::text_says_out_of_money;

@@ -1,79 +1,58 @@
 //! Taking secrets out of errors (`ERR-4`): a provider may well quote a key that it refuses.
 
+use std::cell::Cell;
 use std::error::Error as StdError;
 
+use super::hide::Redactor;
 use super::{ErrorKind, JobError, RetrySignal, UpstreamFailure, UpstreamSignal};
 
-/// What stands where a secret was.
-const REDACTED: &str = "[secret]";
-
 impl JobError {
-    /// The same error with none of these texts in it. An error that has none is the same value. A
-    /// foreign cause that shows one is let go.
-    pub(crate) fn redacted(self, secrets: &[&str]) -> Self {
-        let shows = |text: &str| secrets.iter().any(|secret| text.contains(secret));
-        if !shows(&self.to_string()) && !shows(&format!("{self:?}")) && !self.hides(&shows) {
-            return self;
-        }
+    /// The same error with no secret in it. An error that has none is the same value. A foreign cause
+    /// that shows one is let go.
+    pub(crate) fn redacted(self, secrets: &Redactor) -> Self {
+        let changed = Cell::new(false);
         let clean = |text: &mut String| {
-            for secret in secrets {
-                if text.contains(secret) {
-                    *text = text.replace(secret, REDACTED);
+            if let Some(hidden) = secrets.hide(text) {
+                *text = hidden;
+                changed.set(true);
+            }
+        };
+        let inside = |error: &JobError| {
+            let clean = error.clone().redacted(secrets);
+            changed.set(changed.get() || !clean.is_same(error));
+            clean
+        };
+        let cleaned =
+            self.clone().edit(|inner| {
+                each_text(&mut inner.kind, &clean, &inside);
+                if let Some(upstream) = &mut inner.upstream {
+                    each_upstream(upstream, &clean);
                 }
-            }
-        };
-        self.edit(|inner| {
-            each_text(&mut inner.kind, secrets, &clean);
-            if let Some(upstream) = &mut inner.upstream {
-                each_upstream(upstream, &clean);
-            }
-            if let Some(human) = &mut inner.human {
-                clean(human);
-            }
-            for attached in &mut inner.attached {
-                *attached = attached.clone().redacted(secrets);
-            }
-            inner.source =
-                inner
-                    .source
-                    .take()
-                    .and_then(|source| match source.downcast_ref::<JobError>() {
-                        Some(known) => {
-                            let known = known.clone().redacted(secrets);
-                            Some(std::sync::Arc::new(known) as _)
+                if let Some(human) = &mut inner.human {
+                    clean(human);
+                }
+                for attached in &mut inner.attached {
+                    *attached = inside(attached);
+                }
+                inner.source = inner.source.take().and_then(|source| {
+                    match source.downcast_ref::<JobError>() {
+                        Some(known) => Some(std::sync::Arc::new(inside(known)) as _),
+                        None if shown_in_chain(&*source, secrets) => {
+                            changed.set(true);
+                            None
                         }
-                        None => (!shown_in_chain(&*source, &shows)).then_some(source),
-                    });
-        })
-    }
-
-    /// Whether a part that neither `Display` nor `Debug` shows has one.
-    fn hides(&self, shows: &dyn Fn(&str) -> bool) -> bool {
-        let own = |failure: &UpstreamFailure| {
-            [&failure.detail, &failure.body, &failure.endpoint]
-                .into_iter()
-                .any(|text| shows(text))
-        };
-        self.inner.upstream.as_ref().is_some_and(own)
-            || self.inner.human.as_deref().is_some_and(shows)
-            || self.inner.source.as_ref().is_some_and(|source| {
-                shown_in_chain(&**source, &shows)
-                    || source
-                        .downcast_ref::<JobError>()
-                        .is_some_and(|known| known.hides(shows))
-            })
-            || self
-                .inner
-                .attached
-                .iter()
-                .any(|other| shows(&other.to_string()) || other.hides(shows))
+                        None => Some(source),
+                    }
+                });
+            });
+        if changed.get() { cleaned } else { self }
     }
 }
 
-fn shown_in_chain(error: &(dyn StdError + 'static), shows: &impl Fn(&str) -> bool) -> bool {
+fn shown_in_chain(error: &(dyn StdError + 'static), secrets: &Redactor) -> bool {
     std::iter::successors(Some(error), |error| StdError::source(*error))
         .take(super::MAX_CAUSES)
-        .any(|error| shows(&error.to_string()) || shows(&format!("{error:?}")))
+        .any(|error| secrets.finds(&error.to_string()) || secrets.finds(&format!("{error:?}")))
 }
 
 fn each_upstream(failure: &mut UpstreamFailure, clean: &impl Fn(&mut String)) {
@@ -90,12 +69,19 @@ fn each_upstream(failure: &mut UpstreamFailure, clean: &impl Fn(&mut String)) {
 fn each_signal(signal: &mut UpstreamSignal, clean: &impl Fn(&mut String)) {
     clean(&mut signal.provider);
     clean(&mut signal.details);
+    if let Some(model) = &mut signal.model {
+        clean(model);
+    }
     if let Some(failure) = &mut signal.failure {
         each_upstream(failure, clean);
     }
 }
 
-fn each_text(kind: &mut ErrorKind, secrets: &[&str], clean: &impl Fn(&mut String)) {
+fn each_text(
+    kind: &mut ErrorKind,
+    clean: &impl Fn(&mut String),
+    inside: &impl Fn(&JobError) -> JobError,
+) {
     use ErrorKind as K;
     let texts: Vec<&mut String> = match kind {
         K::InvalidInput {
@@ -146,7 +132,7 @@ fn each_text(kind: &mut ErrorKind, secrets: &[&str], clean: &impl Fn(&mut String
                 RetrySignal::OutputTruncation(cut) => clean(&mut cut.model),
                 RetrySignal::ResponseCorrection(correction) => {
                     clean(&mut correction.model);
-                    correction.cause = correction.cause.clone().redacted(secrets);
+                    correction.cause = inside(&correction.cause);
                 }
             }
             Vec::new()
@@ -190,6 +176,12 @@ mod tests {
             RetrySignal::rate_limit("acme", &*says)
                 .with_failure(upstream.clone())
                 .into(),
+            RetrySignal::transient(&*says, &*says)
+                .on_model(&says)
+                .into(),
+            RetrySignal::truncated(&*says, 1, None).into(),
+            JobError::unauthorized("acme", "down")
+                .with_upstream(UpstreamFailure::with_status(500, &*says, "down")),
             RetrySignal::correction("m", 1, JobError::correctable(&*says)).into(),
             JobError::uncorrectable("failed").with_source(io::Error::other(says.clone())),
             JobError::uncorrectable("failed").with_source(JobError::external("acme", &*says)),
@@ -201,7 +193,7 @@ mod tests {
         for error in errors {
             assert!(shown(&error).contains(KEY), "{error:?}");
             let kind = error.kind().name();
-            let clean = error.redacted(&[KEY]);
+            let clean = error.redacted(&Redactor::new([KEY]));
             assert!(!shown(&clean).contains(KEY), "{clean:?}");
             assert_eq!(clean.kind().name(), kind, "it stays what it is");
         }
@@ -210,6 +202,11 @@ mod tests {
     #[test]
     fn an_error_without_a_secret_is_the_same_value() {
         let error = JobError::external("acme", "down").with_source(io::Error::other("reset"));
-        assert!(error.clone().redacted(&[KEY]).is_same(&error));
+        assert!(
+            error
+                .clone()
+                .redacted(&Redactor::new([KEY]))
+                .is_same(&error)
+        );
     }
 }

@@ -229,7 +229,7 @@ impl Caller {
             served: noted
                 .as_ref()
                 .and_then(|noted| noted.served.as_deref())
-                .map(Into::into),
+                .map(|served| self.secrets.hide(served).map_or(served.into(), Into::into)),
             kind: self.spec.kind,
             purpose: sending.purpose,
             successful: error.is_none(),
