@@ -7,6 +7,7 @@
 mod asking;
 mod attempt;
 mod body;
+mod books;
 mod builder;
 mod delayed;
 mod door;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod chain;
+mod hide;
 mod http;
 mod kind;
 mod overflow;
@@ -20,6 +21,7 @@ mod upstream;
 mod wrap;
 
 pub(crate) use chain::chain;
+pub(crate) use hide::Redactor;
 pub use http::HttpFailure;
 pub use kind::ErrorKind;
 pub use overflow::ContextOverflow;

@@ -1,6 +1,7 @@
 //! Jobs: who they are, where they are, what they ask for and what they are given.
 
 pub(crate) mod behalf;
+mod calls;
 mod cancellation;
 mod context;
 pub(crate) mod core;

@@ -1,8 +1,8 @@
 //! A job runtime for agents, synchronous and on OS threads.
 //!
 //! Every model call, tool call and agent loop is a job. A job says what it needs and gets all of it
-//! at once, or waits holding nothing; so many agents share few connections, a provider's quota is
-//! not overrun, and nothing deadlocks on what it holds.
+//! at once, or waits holding nothing; so many agents share few connections, no request is sent before
+//! it fits its provider's quota, and nothing deadlocks on what it holds.
 //!
 //! # A job, and its result
 //!

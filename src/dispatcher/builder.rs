@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::JobDispatcher;
+use super::books::Books;
 use super::inner::{Inner, Parts};
 use super::models::{Models, Settings};
 use super::reaper::Pool;
@@ -158,7 +159,8 @@ impl JobDispatcherBuilder {
     }
 
     /// Adds a judge of what attempts are about to spend, such as a
-    /// [`CostLedger`](crate::observe::CostLedger). All have to agree. None unless set.
+    /// [`CostLedger`](crate::observe::CostLedger). All have to agree. None unless set. Each takes a
+    /// thread or two.
     pub fn spend_gate(mut self, gate: Arc<dyn SpendGate>) -> Self {
         self.models.spend_gates.push(gate);
         self
@@ -212,17 +214,20 @@ impl JobDispatcherBuilder {
     ///
     /// # Errors
     /// The first setting that cannot work, with the rule that it breaks.
-    pub fn build(self) -> Result<JobDispatcher, BuildError> {
+    pub fn build(mut self) -> Result<JobDispatcher, BuildError> {
         if let Some(refused) = self.refused {
             return Err(refused);
         }
         let cap = self.max_threads.unwrap_or_else(derived_cap);
-        if cap < MIN_THREADS {
+        let books = self.models.spend_gates.len();
+        let least = MIN_THREADS + books;
+        if cap < least {
             return Err(BuildError {
                 field: "max_threads",
                 rule: format!(
-                    "must be at least {MIN_THREADS}, {OWN_THREADS} of which are the runtime's own \
-                     and 3 are kept to end jobs that do not end by themselves; it is {cap}"
+                    "must be at least {least}, {OWN_THREADS} of which are the runtime's own, 3 are \
+                     kept to end jobs that do not end by themselves and {books} to tell spend gates; \
+                     it is {cap}"
                 ),
             });
         }
@@ -252,8 +257,6 @@ impl JobDispatcherBuilder {
         };
         let http =
             CountingGate::http(self.http_connections).map_err(refused("http_connections"))?;
-        let models =
-            Models::new(self.models).map_err(|(field, rule)| BuildError { field, rule })?;
         let progress = self.memory_progress;
         let memory = self
             .memory
@@ -265,7 +268,15 @@ impl JobDispatcherBuilder {
             let seats: Vec<Seat> = (0..seats).filter_map(|_| threads.try_seat(cap)).collect();
             Pool::new(name, Arc::clone(&self.clock), seats)
         };
-        let reapers = per_pool * 2 + 1;
+        let gates = std::mem::take(&mut self.models.spend_gates);
+        let reapers = per_pool * (2 + gates.len()) + 1;
+        let books = Books::new(Arc::clone(&self.clock), gates, || {
+            (0..per_pool)
+                .filter_map(|_| threads.try_seat(cap))
+                .collect()
+        });
+        let models =
+            Models::new(self.models, books).map_err(|(field, rule)| BuildError { field, rule })?;
         let own_seats = (0..OWN_THREADS)
             .filter_map(|_| threads.try_seat(cap))
             .collect();

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::books::Books;
 use super::limiters::{LimiterRegistry, ModelAccount};
 use super::rerun::Execution;
 use crate::admission::{CountingGate, Demand};
@@ -28,7 +29,8 @@ use crate::models::{
     ModelBinding, ModelKind, ModelPicker, ModelSpec, PricedAttempt, PricedModel, Reservation, Said,
     SpendGate, TokenCounter,
 };
-use crate::unwind::{contain, contain_result};
+use crate::sync::atomic::AtomicBool;
+use crate::unwind::contain_result;
 
 /// A `Retry-After` above this is not waited for unless set (SIG-1).
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(15 * 60);
@@ -66,7 +68,7 @@ pub(super) struct Models {
     clients: Clients,
     picker: Arc<dyn ModelPicker>,
     counter: Arc<dyn TokenCounter>,
-    spend_gates: Vec<Arc<dyn SpendGate>>,
+    books: Books,
     max_retry_after: Duration,
     envelope: OnceLock<Arc<dyn ComplianceEnvelope>>,
     unsealed: Arc<dyn ComplianceEnvelope>,
@@ -77,7 +79,7 @@ pub(super) struct Models {
 impl Models {
     /// # Errors
     /// The setting at fault and the rule that it breaks.
-    pub(super) fn new(settings: Settings) -> Result<Self, (&'static str, String)> {
+    pub(super) fn new(settings: Settings, books: Books) -> Result<Self, (&'static str, String)> {
         let mut of_models = HashMap::new();
         let mut builder = settings.catalog.extend();
         for (spec, client) in settings.own {
@@ -94,7 +96,7 @@ impl Models {
             clients,
             picker: settings.picker,
             counter: settings.counter,
-            spend_gates: settings.spend_gates,
+            books,
             max_retry_after: settings.max_retry_after,
             envelope: OnceLock::new(),
             unsealed: Arc::new(DefaultComplianceEnvelope::new()),
@@ -216,36 +218,35 @@ impl Models {
         models: &[ResolvedModel],
         calls: &[ModelCall],
     ) -> Result<(), JobError> {
-        if self.spend_gates.is_empty() {
+        if self.books.is_empty() {
             return Ok(());
         }
         let priced: Vec<_> = models.iter().map(ResolvedModel::priced).collect();
         let attempt = PricedAttempt::new(job, &priced, calls);
-        self.spend_gates
-            .iter()
+        self.books
+            .gates()
             .try_for_each(|gate| contain_result("spend gate", || gate.judge(&attempt)))
     }
 
     /// The job has ended. On every path, and before anybody hears of it.
-    pub(super) fn settle(&self, job: &JobCore, calls: &[ModelCall]) {
-        for gate in &self.spend_gates {
-            let snapshot = job.snapshot();
-            if let Err(error) = contain("spend gate", || gate.settle(&snapshot, calls)) {
-                log::error!("{}: {error}", job.id());
-            }
-        }
+    pub(super) fn settle(&self, job: &Arc<JobCore>, calls: &Arc<[ModelCall]>) {
+        self.books.close(job, calls);
     }
 
-    pub(super) fn caller(
-        &self,
-        spec: &Arc<ModelSpec>,
-        account: &ModelAccount,
-        job: &Arc<JobCore>,
-    ) -> Caller {
+    /// No job ends any more.
+    pub(super) fn stop(&self) {
+        self.books.stop();
+    }
+
+    pub(super) fn caller(&self, model: &ResolvedModel, job: &Arc<JobCore>) -> Caller {
         Caller {
-            spec: Arc::clone(spec),
+            slot: model.binding.slot(),
+            reservation: model.reservation,
+            counter: Arc::clone(&self.counter),
+            spent: AtomicBool::new(false),
+            spec: Arc::clone(&model.spec),
             job: Arc::clone(job),
-            bucket: match account {
+            bucket: match &model.account {
                 ModelAccount::Bucket(bucket) => Some(Arc::clone(bucket)),
                 ModelAccount::Gate(_) => None,
             },
@@ -287,7 +288,7 @@ impl ResolvedModel {
     }
 
     pub(super) fn access(self, models: &Models, job: &Arc<JobCore>) -> GrantedModel {
-        let caller = models.caller(&self.spec, &self.account, job);
+        let caller = models.caller(&self, job);
         let (binding, spec) = (self.binding, self.spec);
         match self.client {
             Client::Llm(client) => GrantedModel::Llm(ModelAccess {

@@ -45,9 +45,10 @@ impl Pool {
         })
     }
 
-    /// Has one of the threads do this. It waits for a free one as long as it takes.
-    pub(super) fn run(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) {
-        self.push(Box::new(work), false);
+    /// Has one of the threads do this. It waits for a free one as long as it takes. Answers false,
+    /// and drops it, once the pool has been stopped.
+    pub(super) fn run(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) -> bool {
+        self.push(Box::new(work), false)
     }
 
     /// As [`run`](Self::run), but only if a thread is free for it now.

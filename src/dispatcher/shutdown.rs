@@ -289,6 +289,7 @@ fn release_reserves(inner: &Inner) {
     inner.closers().stop();
     inner.aborters().stop();
     inner.settlers().stop();
+    inner.models().stop();
 }
 
 /// Waits until every handle has answered; false when `deadline` came first.

@@ -10,7 +10,6 @@
 //! 3. A drop does not recurse, not even through foreign errors whose causes cannot be seen.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
@@ -42,28 +41,6 @@ impl JobError {
     /// This error and those of this type in its chain of causes, nearest first.
     pub(crate) fn known_links(&self) -> impl Iterator<Item = &JobError> {
         chain(self)
-    }
-
-    /// Every error of this type that can be reached from this one, each once, itself first.
-    pub(crate) fn each(&self, mut look: impl FnMut(&JobError)) {
-        let mut seen = HashSet::new();
-        let mut next = vec![self];
-        while let Some(error) = next.pop() {
-            if !seen.insert(Arc::as_ptr(&error.inner)) {
-                continue;
-            }
-            look(error);
-            next.extend(error.inner.attached.iter());
-            next.extend(correction(&error.inner.kind));
-            next.extend(
-                error
-                    .inner
-                    .source
-                    .as_deref()
-                    .into_iter()
-                    .flat_map(|cause| chain(cause)),
-            );
-        }
     }
 }
 

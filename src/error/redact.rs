@@ -1,103 +1,79 @@
 //! Taking secrets out of errors (`ERR-4`): a provider may well quote a key that it refuses.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::sync::Arc;
 
 use super::chain::links;
+use super::hide::Redactor;
 use super::{ErrorKind, Inner, JobError, RetrySignal, UpstreamFailure, UpstreamSignal};
 
-/// What stands where a secret was.
-const REDACTED: &str = "[secret]";
-
 impl JobError {
-    /// The same error with none of these texts in it. An error that has none is the same value. A
-    /// foreign cause that shows one is let go.
-    pub(crate) fn redacted(self, secrets: &[&str]) -> Self {
-        let mut done = HashMap::new();
-        self.redacted_once(secrets, &mut done)
+    /// The same error with no secret in it. An error that has none is the same value. A foreign cause
+    /// that shows one is let go.
+    pub(crate) fn redacted(self, secrets: &Redactor) -> Self {
+        self.redacted_once(secrets, &RefCell::default())
     }
 
-    /// One error may be reached over many ways, and is cleaned on one. The ways are as long as a chain may be.
-    fn redacted_once(self, secrets: &[&str], done: &mut Done) -> Self {
+    /// One error may be reached over many ways, and is cleaned on one. The ways are as long as a chain
+    /// may be.
+    fn redacted_once(self, secrets: &Redactor, done: &RefCell<Done>) -> Self {
         let key = Arc::as_ptr(&self.inner);
-        if let Some((_, clean)) = done.get(&key) {
+        if let Some((_, clean)) = done.borrow().get(&key) {
             return clean.clone();
         }
         let clean = self.clone().cleaned(secrets, done);
-        done.insert(key, (self, clean.clone()));
+        done.borrow_mut().insert(key, (self, clean.clone()));
         clean
     }
 
-    fn cleaned(self, secrets: &[&str], done: &mut Done) -> Self {
-        let shows = |text: &str| secrets.iter().any(|secret| text.contains(secret));
-        if !self.hides(&shows) {
-            return self;
-        }
+    fn cleaned(self, secrets: &Redactor, done: &RefCell<Done>) -> Self {
+        let changed = Cell::new(false);
         let clean = |text: &mut String| {
-            for secret in secrets {
-                if text.contains(secret) {
-                    *text = text.replace(secret, REDACTED);
+            if let Some(hidden) = secrets.hide(text) {
+                *text = hidden;
+                changed.set(true);
+            }
+        };
+        let inside = |error: &JobError| {
+            let clean = error.clone().redacted_once(secrets, done);
+            changed.set(changed.get() || !clean.is_same(error));
+            clean
+        };
+        let cleaned =
+            self.clone().edit(|inner| {
+                each_text(&mut inner.kind, &clean, &inside);
+                if let Some(upstream) = &mut inner.upstream {
+                    each_upstream(upstream, &clean);
                 }
-            }
-        };
-        self.edit(|inner| {
-            each_text(&mut inner.kind, &clean);
-            if let ErrorKind::Retry(RetrySignal::ResponseCorrection(correction)) = &mut inner.kind {
-                correction.cause = correction.cause.clone().redacted_once(secrets, done);
-            }
-            if let Some(upstream) = &mut inner.upstream {
-                each_upstream(upstream, &clean);
-            }
-            if let Some(human) = &mut inner.human {
-                clean(human);
-            }
-            for attached in &mut inner.attached {
-                *attached = attached.clone().redacted_once(secrets, done);
-            }
-            inner.source =
-                inner
-                    .source
-                    .take()
-                    .and_then(|source| match source.downcast_ref::<JobError>() {
-                        Some(known) => {
-                            let known = known.clone().redacted_once(secrets, done);
-                            Some(Arc::new(known) as _)
+                if let Some(human) = &mut inner.human {
+                    clean(human);
+                }
+                for attached in &mut inner.attached {
+                    *attached = inside(attached);
+                }
+                inner.source = inner.source.take().and_then(|source| {
+                    match source.downcast_ref::<JobError>() {
+                        Some(known) => Some(Arc::new(inside(known)) as _),
+                        None if shown_in_chain(&*source, secrets) => {
+                            changed.set(true);
+                            None
                         }
-                        None => (!shown_in_chain(&*source, &shows)).then_some(source),
-                    });
-        })
-    }
-
-    /// Whether it has one anywhere, in what it shows or keeps to itself.
-    fn hides(&self, shows: &impl Fn(&str) -> bool) -> bool {
-        let mut found = false;
-        self.each(|error| found = found || error.hides_itself(shows));
-        found
-    }
-
-    fn hides_itself(&self, shows: &impl Fn(&str) -> bool) -> bool {
-        let answered = |failure: &UpstreamFailure| {
-            [&failure.detail, &failure.body, &failure.endpoint]
-                .into_iter()
-                .any(|text| shows(text))
-        };
-        shows(&self.to_string())
-            || shows(&format!("{:?}", self.inner.kind))
-            || self.inner.upstream.as_ref().is_some_and(answered)
-            || self.inner.human.as_deref().is_some_and(shows)
-            || self.inner.source.as_ref().is_some_and(|source| {
-                // One of this type is looked at for itself.
-                !source.is::<JobError>() && shown_in_chain(&**source, shows)
-            })
+                        None => Some(source),
+                    }
+                });
+            });
+        if changed.get() { cleaned } else { self }
     }
 }
 
 /// What has been cleaned, by where it is kept; with itself, so that nothing else is kept there meanwhile.
 type Done = HashMap<*const Inner, (JobError, JobError)>;
 
-fn shown_in_chain(error: &(dyn StdError + 'static), shows: &impl Fn(&str) -> bool) -> bool {
-    links(error).any(|error| shows(&error.to_string()) || shows(&format!("{error:?}")))
+fn shown_in_chain(error: &(dyn StdError + 'static), secrets: &Redactor) -> bool {
+    links(error)
+        .any(|error| secrets.finds(&error.to_string()) || secrets.finds(&format!("{error:?}")))
 }
 
 fn each_upstream(failure: &mut UpstreamFailure, clean: &impl Fn(&mut String)) {
@@ -114,12 +90,19 @@ fn each_upstream(failure: &mut UpstreamFailure, clean: &impl Fn(&mut String)) {
 fn each_signal(signal: &mut UpstreamSignal, clean: &impl Fn(&mut String)) {
     clean(&mut signal.provider);
     clean(&mut signal.details);
+    if let Some(model) = &mut signal.model {
+        clean(model);
+    }
     if let Some(failure) = &mut signal.failure {
         each_upstream(failure, clean);
     }
 }
 
-fn each_text(kind: &mut ErrorKind, clean: &impl Fn(&mut String)) {
+fn each_text(
+    kind: &mut ErrorKind,
+    clean: &impl Fn(&mut String),
+    inside: &impl Fn(&JobError) -> JobError,
+) {
     use ErrorKind as K;
     let texts: Vec<&mut String> = match kind {
         K::InvalidInput {
@@ -168,8 +151,10 @@ fn each_text(kind: &mut ErrorKind, clean: &impl Fn(&mut String)) {
                 | RetrySignal::Overload(upstream)
                 | RetrySignal::Transient(upstream) => each_signal(upstream, clean),
                 RetrySignal::OutputTruncation(cut) => clean(&mut cut.model),
-                // Its cause is an error like any other.
-                RetrySignal::ResponseCorrection(correction) => clean(&mut correction.model),
+                RetrySignal::ResponseCorrection(correction) => {
+                    clean(&mut correction.model);
+                    correction.cause = inside(&correction.cause);
+                }
             }
             Vec::new()
         }
@@ -212,6 +197,12 @@ mod tests {
             RetrySignal::rate_limit("acme", &*says)
                 .with_failure(upstream.clone())
                 .into(),
+            RetrySignal::transient(&*says, &*says)
+                .on_model(&says)
+                .into(),
+            RetrySignal::truncated(&*says, 1, None).into(),
+            JobError::unauthorized("acme", "down")
+                .with_upstream(UpstreamFailure::with_status(500, &*says, "down")),
             RetrySignal::correction("m", 1, JobError::correctable(&*says)).into(),
             JobError::uncorrectable("failed").with_source(io::Error::other(says.clone())),
             JobError::uncorrectable("failed").with_source(JobError::external("acme", &*says)),
@@ -223,7 +214,7 @@ mod tests {
         for error in errors {
             assert!(shown(&error).contains(KEY), "{error:?}");
             let kind = error.kind().name();
-            let clean = error.redacted(&[KEY]);
+            let clean = error.redacted(&Redactor::new([KEY]));
             assert!(!shown(&clean).contains(KEY), "{clean:?}");
             assert_eq!(clean.kind().name(), kind, "it stays what it is");
         }
@@ -232,6 +223,11 @@ mod tests {
     #[test]
     fn an_error_without_a_secret_is_the_same_value() {
         let error = JobError::external("acme", "down").with_source(io::Error::other("reset"));
-        assert!(error.clone().redacted(&[KEY]).is_same(&error));
+        assert!(
+            error
+                .clone()
+                .redacted(&Redactor::new([KEY]))
+                .is_same(&error)
+        );
     }
 }

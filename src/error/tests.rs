@@ -6,6 +6,38 @@ use std::io;
 #[error("wrapper")]
 struct Wrapper(#[source] JobError);
 
+#[test]
+fn wrapping_keeps_a_final_verdict() {
+    for error in [
+        JobError::quota_exhausted("p", "acct"),
+        JobError::cancelled("c"),
+        JobError::timed_out(None),
+        JobError::unauthorized("p", "key"),
+        JobError::permission_denied("no"),
+        JobError::model_resolution("none"),
+        JobError::deadlock("d"),
+        JobError::from_kind(ErrorKind::SpendCapExceeded {
+            message: "cap".into(),
+        }),
+        JobError::system("c", "d"),
+        JobError::external("s", "d"),
+        JobError::uncorrectable("u").with_source(JobError::correctable("old")),
+    ] {
+        let kind = error.kind().name();
+        let failed = || Err::<(), _>(error.clone());
+        let wrapped = failed().for_parameter("cid", 3).unwrap_err();
+        assert_eq!(wrapped.kind().name(), kind);
+        for wrapped in [failed().external("s"), failed().system("c")] {
+            let wrapped = wrapped.unwrap_err();
+            assert!(!wrapped.is_correctable(), "{kind}: {wrapped}");
+            let general = ["System", "ExternalService", "Uncorrectable"];
+            assert!(general.contains(&kind) || wrapped.kind().name() == kind);
+        }
+        let inside = Err::<(), _>(Wrapper(error.clone())).for_parameter("cid", 3);
+        assert_eq!(inside.unwrap_err().kind().name(), kind);
+    }
+}
+
 // case ERR-02
 #[test]
 fn the_explanation_is_the_message_and_a_hint() {
@@ -336,7 +368,7 @@ fn chains_over_attached_failures_corrections_and_opaque_errors_are_dropped_flat(
     for error in [attached, corrected, opaque, both] {
         assert!(format!("{error:?} {error} {}", error.llm_message()).len() < 1_000_000);
         let _ = error.upstream_failure();
-        let _ = error.clone().redacted(&["secret"]);
+        let _ = error.clone().redacted(&super::Redactor::new(["secret"]));
         drop(error);
     }
 }

@@ -18,7 +18,8 @@ impl From<io::Error> for JobError {
 /// Turns foreign errors into [`JobError`]s, saying what they mean here.
 ///
 /// None of these swallows what is already known: a retry signal anywhere in the chain of causes
-/// comes back as itself, and an error that was correctable stays correctable.
+/// comes back as itself, an error that was correctable stays correctable, and one that was final for a
+/// reason of its own, such as money or a cancellation, stays what it was.
 pub trait ResultExt<T> {
     /// The failure of a service outside.
     ///
@@ -35,7 +36,7 @@ pub trait ResultExt<T> {
     /// A value that the caller gave for `parameter` and that cannot be used.
     ///
     /// # Errors
-    /// `InvalidInput` with the original as its cause.
+    /// `InvalidInput` with the original as its cause; a final [`JobError`] as it is.
     fn for_parameter(self, parameter: &str, value: impl fmt::Display) -> Result<T, JobError>;
 }
 
@@ -61,10 +62,15 @@ impl<T, E: StdError + Send + Sync + 'static> ResultExt<T> for Result<T, E> {
             if let Some(signal) = retry_in(&error) {
                 return signal;
             }
-            // The name under which the model knows the parameter wins over an inner one.
-            let rule = match chain(&error).next().map(JobError::kind) {
-                Some(ErrorKind::InvalidInput { rule, .. }) => rule.clone(),
-                _ => error.to_string(),
+            let rule = match chain(&error).next() {
+                // Final: no other value of the parameter would help.
+                Some(known) if !known.is_correctable() => return known.clone(),
+                // The name under which the model knows the parameter wins over an inner one.
+                Some(known) => match known.kind() {
+                    ErrorKind::InvalidInput { rule, .. } => rule.clone(),
+                    _ => error.to_string(),
+                },
+                None => error.to_string(),
             };
             JobError::invalid_input(parameter, value, rule).with_source(error)
         })
@@ -79,12 +85,26 @@ fn adopt<E: StdError + Send + Sync + 'static>(
     if let Some(signal) = retry_in(&error) {
         return signal;
     }
-    if let Some(known) = chain(&error)
-        .find(|known| known.is_correctable() || known.is_cancelled() || known.is_timed_out())
-    {
+    // What lies behind an error that is final for a reason of its own is history.
+    let known = chain(&error)
+        .take_while(|known| !matches!(known.kind(), ErrorKind::Uncorrectable { .. }))
+        .find(|known| says_more_than_that_it_failed(known));
+    if let Some(known) = known {
         return known.clone();
     }
     wrap(&error).with_source(error)
+}
+
+/// Whether an error has a verdict of its own, which "a service failed" or "a component failed" would
+/// hide.
+fn says_more_than_that_it_failed(error: &JobError) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::ExternalService { .. }
+            | ErrorKind::UpstreamThrottle { .. }
+            | ErrorKind::System { .. }
+            | ErrorKind::Uncorrectable { .. }
+    )
 }
 
 /// A retry signal in the chain of causes. A verdict that is final, such as a spent retry budget,

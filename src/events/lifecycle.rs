@@ -124,6 +124,10 @@ pub struct ModelCall {
     pub usage: Option<Usage>,
     /// What they cost; `None` when they are not known or the model has no price.
     pub cost: Option<Cost>,
+    /// Whether the cost is what was reserved for the call, because its tokens are not known: it was
+    /// out when the job ended, or its answer broke off after it had begun. A call that comes back
+    /// later stays as it was charged.
+    pub estimated: bool,
     /// Why the call failed; `None` when it did not.
     pub reason: Option<String>,
     /// The error that it failed with; `None` when it did not.
@@ -146,6 +150,7 @@ impl PartialEq for ModelCall {
             stop_reason,
             usage,
             cost,
+            estimated,
             reason,
             cause: _,
             started_at,
@@ -159,6 +164,7 @@ impl PartialEq for ModelCall {
             && *stop_reason == other.stop_reason
             && *usage == other.usage
             && *cost == other.cost
+            && *estimated == other.estimated
             && *reason == other.reason
             && *started_at == other.started_at
             && *ended_at == other.ended_at

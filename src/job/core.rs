@@ -17,6 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::behalf::Behalf;
+use super::calls::CallRecord;
 use super::cancellation::Callbacks;
 use super::metadata::{Metadata, MetadataValue};
 use super::snapshot::{JobProfile, JobSnapshot, Moment};
@@ -97,7 +98,7 @@ struct Live {
     decision: Decision,
     cancellation: Option<Cancellation>,
     deadline: Option<Instant>,
-    model_calls: Vec<ModelCall>,
+    model_calls: CallRecord,
 }
 
 /// Who has decided how the job ends.
@@ -190,7 +191,7 @@ impl JobCore {
                 decision: Decision::Open,
                 cancellation: None,
                 deadline: None,
-                model_calls: Vec::new(),
+                model_calls: CallRecord::default(),
             }),
             cancelled: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
@@ -331,17 +332,34 @@ impl JobCore {
         });
     }
 
-    pub(crate) fn record_model_call(&self, call: ModelCall) {
-        self.live.lock().model_calls.push(call);
+    /// Enters a call that is about to be sent, as it stands should the job end before it comes back.
+    /// Answers its number.
+    ///
+    /// # Errors
+    /// `IllegalState` when the job has ended: nobody would hear of the call any more.
+    pub(crate) fn begin_model_call(&self, out: ModelCall) -> Result<u64, JobError> {
+        let begun = self.live.lock().model_calls.begin(out);
+        begun.ok_or_else(|| {
+            JobError::illegal_state("the job has ended, and calls no model any more")
+        })
+    }
+
+    /// A call came back. After the job has ended it stays as it was charged then.
+    pub(crate) fn end_model_call(&self, number: u64, call: ModelCall) {
+        let over = self.live.lock().model_calls.end(number, call);
+        drop(over);
     }
 
     /// The calls that its attempts made so far.
     pub(crate) fn model_calls(&self) -> Vec<ModelCall> {
-        self.live.lock().model_calls.clone()
+        let now = self.clock.wall();
+        self.live.lock().model_calls.all(now)
     }
 
+    /// The calls that its attempts made, with those that have not come back; none begins after this.
     pub(crate) fn take_model_calls(&self) -> Vec<ModelCall> {
-        std::mem::take(&mut self.live.lock().model_calls)
+        let now = self.clock.wall();
+        self.live.lock().model_calls.close(now)
     }
 
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {

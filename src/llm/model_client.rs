@@ -1,9 +1,10 @@
 //! The client of a conversation that a job is given.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use super::call::Caller;
+use super::call::{Caller, Sending};
 use super::client::{CallOptions, LlmClient, StreamChunk};
 use super::conversation::Conversation;
 use super::response::LlmResponse;
@@ -15,8 +16,9 @@ use crate::models::ModelBinding;
 
 /// A client of the one model that the attempt's slot was resolved to.
 ///
-/// Each call is recorded on the job, with what it cost, is refused once the job has been told to
-/// stop, and tells the model's account how it went. Several threads may call it at once.
+/// The slot's reservation pays for one call: a second in the same attempt is refused, and so is one of
+/// more than was declared. The call is recorded on the job, with what it cost, is refused once the job
+/// has been told to stop, and tells the model's account how it went.
 pub struct ModelClient {
     caller: Caller,
     client: Arc<dyn LlmClient>,
@@ -49,11 +51,13 @@ impl ModelClient {
     ///
     /// # Errors
     /// The provider's failure as it is; `Cancelled` or `TimedOut` when the job has been told to
-    /// stop; `IllegalState` when the conversation carries what was not declared.
+    /// stop; `IllegalState`, and nothing is sent, when the conversation carries what was not declared
+    /// or counts as more tokens than were, and when the slot has been called in this attempt.
     pub fn respond(&self, conversation: &Conversation) -> Result<LlmResponse, JobError> {
         self.refuse_undeclared(conversation)?;
+        let begun = Cell::new(false);
         self.caller.call(
-            None,
+            &sending(conversation, &begun),
             |spec| self.client.respond(spec, conversation, &self.options),
             |answer| self.conclude(answer),
         )
@@ -71,14 +75,16 @@ impl ModelClient {
         mut deliver: impl FnMut(&StreamChunk),
     ) -> Result<LlmResponse, JobError> {
         self.refuse_undeclared(conversation)?;
-        let mut begun = false;
+        let begun = Cell::new(false);
         self.caller
             .call(
-                None,
+                &sending(conversation, &begun),
                 |spec| {
                     self.client
                         .stream(spec, conversation, &self.options, &mut |chunk| {
-                            begun = true;
+                            if !chunk.text.is_empty() {
+                                begun.set(true);
+                            }
                             self.tell_chunk(&chunk);
                             deliver(&chunk);
                         })
@@ -86,7 +92,7 @@ impl ModelClient {
                 |answer| self.conclude(answer),
             )
             .map_err(|error| match error.retry_signal() {
-                Some(signal) if begun => self.failed_mid_stream(&error, signal),
+                Some(signal) if begun.get() => self.failed_mid_stream(&error, signal),
                 _ => error,
             })
     }
@@ -135,6 +141,18 @@ impl ModelClient {
                 &Metadata::new(),
             )))
         });
+    }
+}
+
+fn sending<'a>(conversation: &'a Conversation, begun: &'a Cell<bool>) -> Sending<'a> {
+    Sending {
+        purpose: None,
+        texts: conversation
+            .messages()
+            .iter()
+            .map(|message| &*message.text)
+            .collect(),
+        begun,
     }
 }
 

@@ -1,9 +1,10 @@
 //! The clients for embeddings and decisions that a job is given.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
-use super::call::Caller;
+use super::call::{Caller, Sending};
 use super::decision::{DecisionClient, DecisionResponse};
 use super::embeddings::{EmbeddingsClient, EmbeddingsPurpose, EmbeddingsResponse};
 use super::template;
@@ -31,14 +32,20 @@ impl EmbeddingsModel {
     ///
     /// # Errors
     /// The provider's failure as it is, `ExternalService` when it answered another number of vectors;
-    /// `Cancelled` or `TimedOut` when the job has been told to stop.
+    /// `Cancelled` or `TimedOut` when the job has been told to stop; `IllegalState`, and nothing is
+    /// sent, for more tokens than were declared and for a second call in one attempt.
     pub fn embed(
         &self,
         texts: &[&str],
         purpose: EmbeddingsPurpose,
     ) -> Result<EmbeddingsResponse, JobError> {
+        let sending = Sending {
+            purpose: Some(purpose),
+            texts: texts.to_vec(),
+            begun: &Cell::new(false),
+        };
         self.caller.call(
-            Some(purpose),
+            &sending,
             |spec| self.client.embed(spec, texts, purpose),
             |answer| {
                 if answer.vectors.len() == texts.len() {
@@ -81,10 +88,16 @@ impl DecisionModel {
     ///
     /// # Errors
     /// The provider's failure as it is, `ExternalService` when it chose what was not given;
-    /// `Cancelled` or `TimedOut` when the job has been told to stop.
+    /// `Cancelled` or `TimedOut` when the job has been told to stop; `IllegalState`, and nothing is
+    /// sent, for more tokens than were declared and for a second call in one attempt.
     pub fn decide(&self, question: &str, choices: &[&str]) -> Result<DecisionResponse, JobError> {
+        let sending = Sending {
+            purpose: None,
+            texts: [&[question], choices].concat(),
+            begun: &Cell::new(false),
+        };
         self.caller.call(
-            None,
+            &sending,
             |spec| self.client.decide(spec, question, choices),
             |answer| {
                 if answer.choice < choices.len() {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::JobError;
+use crate::error::{JobError, Redactor};
 use crate::sync::Mutex;
 
 /// A credential. Neither `Debug` nor `Display` shows any of it.
@@ -98,7 +98,13 @@ const LEAST_REDACTED: usize = 4;
 /// providers say.
 pub(crate) struct Secrets {
     store: Arc<dyn SecretStore>,
-    handed_out: Mutex<Vec<Secret>>,
+    handed_out: Mutex<HandedOut>,
+}
+
+#[derive(Default)]
+struct HandedOut {
+    secrets: Vec<Secret>,
+    redactor: Arc<Redactor>,
 }
 
 impl Secrets {
@@ -118,12 +124,20 @@ impl Secrets {
 
     /// The error without any secret in it (ERR-4).
     pub(crate) fn redact(&self, error: JobError) -> JobError {
-        let secrets = self.handed_out.lock().clone();
-        if secrets.is_empty() {
+        let redactor = self.redactor();
+        if redactor.is_empty() {
             return error;
         }
-        let texts: Vec<_> = secrets.iter().map(Secret::expose).collect();
-        error.redacted(&texts)
+        error.redacted(&redactor)
+    }
+
+    /// The text without any secret in it.
+    pub(crate) fn hide(&self, text: &str) -> Option<String> {
+        self.redactor().hide(text)
+    }
+
+    fn redactor(&self) -> Arc<Redactor> {
+        Arc::clone(&self.handed_out.lock().redactor)
     }
 }
 
@@ -136,8 +150,14 @@ impl SecretStore for Secrets {
         }
         if text.len() >= LEAST_REDACTED {
             let mut handed_out = self.handed_out.lock();
-            if handed_out.iter().all(|known| known.expose() != text) {
-                handed_out.push(Secret::new(text));
+            if handed_out
+                .secrets
+                .iter()
+                .all(|known| known.expose() != text)
+            {
+                handed_out.secrets.push(Secret::new(text));
+                let texts = handed_out.secrets.iter().map(Secret::expose);
+                handed_out.redactor = Arc::new(Redactor::new(texts));
             }
         }
         Some(secret)

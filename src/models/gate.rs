@@ -10,7 +10,7 @@ use super::envelope::ComplianceEnvelope;
 use super::grade::{Floor, Grade, ModelKind};
 use super::picker::{FailedAttempt, ModelPicker, Seat, Situation};
 use super::spec::{ModelSpec, ModelStatus};
-use crate::error::JobError;
+use crate::error::{ErrorKind, JobError};
 use crate::job::JobSnapshot;
 
 /// Everything that a resolution depends on.
@@ -63,6 +63,7 @@ impl Gate<'_> {
     pub(crate) fn resolve(&self, binding: &ModelBinding) -> Result<Resolution, JobError> {
         let wanted = match binding.wanted() {
             Wanted::Pinned(spec) => {
+                let spec = &self.entry(spec)?;
                 let seat = Seat::of(binding, spec.grade, self.job);
                 self.check(&seat, spec, None)?;
                 if let Some(why) = (self.missing)(spec) {
@@ -84,6 +85,16 @@ impl Gate<'_> {
         Ok(Resolution {
             spec,
             lowered: start.lowered,
+        })
+    }
+
+    /// The catalog's own entry: what a job or a picker holds may be old, or made up.
+    fn entry(&self, spec: &ModelSpec) -> Result<Arc<ModelSpec>, JobError> {
+        let entry = self.catalog.get(&spec.id).cloned();
+        entry.ok_or_else(|| {
+            JobError::from_kind(ErrorKind::ModelNotFound {
+                model: spec.id.clone(),
+            })
         })
     }
 
@@ -137,7 +148,7 @@ impl Gate<'_> {
                 floor.above()
             };
             let spec = match self.picker.pick(&seat, &situation) {
-                Ok(spec) => spec,
+                Ok(spec) => self.entry(&spec)?,
                 Err(error) => match next {
                     // A picker that passes over what was refused has nothing left at the top.
                     Some(next) if is_ceiling && !refusals.is_empty() => {

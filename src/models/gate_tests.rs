@@ -10,7 +10,7 @@ use super::{
     FailedAttempt, Floor, Grade, InputKind, ModelBinding, ModelBound, ModelKind, ModelPicker,
     ModelSlot, ModelSpec, ModelStatus, OutputSize, Prices, Seat, Situation,
 };
-use crate::error::{JobError, RetrySignal};
+use crate::error::{ErrorKind, JobError, RetrySignal};
 
 const SLOT: ModelSlot = ModelSlot::new("answer");
 
@@ -209,18 +209,47 @@ fn whatever_a_picker_answers_is_checked_and_a_stubborn_one_ends() {
         (spec("m", "p", Grade::Micro), "grade Micro"),
         (small().shares_data(true), "purposes of its own"),
     ] {
-        let mut bench = Bench::new([small()], &[]);
+        let mut bench = Bench::new([answer.clone(), spec("best", "p", Grade::Mega)], &[]);
         bench.picker = Box::new(Stubborn(answer));
         let refusal = bench.refusal(&asks(Grade::Small));
         assert!(refusal.contains(why), "{why}: {refusal}");
     }
-    let mut bench = Bench::new([small()], &[]);
+    let mut bench = Bench::new([spec("over", "p", Grade::Mega)], &[]);
     bench.picker = Box::new(Stubborn(spec("over", "p", Grade::Mega)));
     assert_eq!(
         bench.id(&asks(Grade::Small)),
         "over",
         "over-qualified is fine"
     );
+}
+
+#[test]
+fn what_is_picked_or_pinned_is_the_catalogs_own_entry() {
+    let own = || priced(spec("m", "p", Grade::Small), 5.0).wire_id("m-2");
+    let stale = || spec("m", "elsewhere", Grade::Mega).kind(ModelKind::Embeddings);
+    let picks = |catalog: ModelSpec, answer: ModelSpec| {
+        let mut bench = Bench::new([catalog], &[]);
+        bench.picker = Box::new(Stubborn(answer));
+        bench
+    };
+    for seat in [
+        asks(Grade::Small),
+        binding(Wanted::Pinned(Arc::new(stale()))),
+    ] {
+        let got = picks(own(), stale()).resolve(&seat).unwrap().spec;
+        assert_eq!((&*got.provider, &*got.wire_id), ("p", "m-2"));
+        assert!(got.kind == ModelKind::Llm && got.prices.is_some());
+        let closed = own().status(ModelStatus::Disabled);
+        assert!(picks(closed, own()).refusal(&seat).contains("Disabled"));
+        let shares = own().shares_data(true);
+        assert!(picks(shares, own()).refusal(&seat).contains("purposes"));
+        let other = spec("other", "p", Grade::Small);
+        let unknown = picks(other, own()).resolve(&seat).unwrap_err();
+        assert!(matches!(
+            unknown.kind(),
+            ErrorKind::ModelNotFound { model } if model == "m"
+        ));
+    }
 }
 
 #[test]

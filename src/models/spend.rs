@@ -48,8 +48,10 @@ impl<'a> PricedAttempt<'a> {
 
 /// Judges what attempts are about to spend.
 ///
-/// It is called on jobs' threads and on those that settle jobs, several at once, under none of the
-/// runtime's locks; it should answer at once.
+/// `judge` is called on jobs' threads and `settle` on threads kept for it, several at once, under none
+/// of the runtime's locks. They should answer at once. The end of a job waits half a second for all
+/// gates together, and then goes on; while all threads of a gate are taken by calls that took longer,
+/// it does not wait for that gate at all.
 pub trait SpendGate: fmt::Debug + Send + Sync + 'static {
     /// Whether the attempt may go on to its admission. What it allows counts as committed, in place
     /// of what it allowed to an earlier attempt of the job, until the job settles.
@@ -59,6 +61,6 @@ pub trait SpendGate: fmt::Debug + Send + Sync + 'static {
     fn judge(&self, attempt: &PricedAttempt<'_>) -> Result<(), JobError>;
 
     /// The job has ended, with these calls. Called once for every job, on every path, before its
-    /// terminal event, also for a job that was never judged.
+    /// terminal event, also for a job that was never judged; later when the gate takes too long.
     fn settle(&self, job: &JobSnapshot, calls: &[ModelCall]);
 }

@@ -70,7 +70,7 @@ pub struct WorkflowSpend {
     pub calls: Vec<CallSpend>,
     /// What each model's share is, by its id.
     pub models: Vec<ModelSpend>,
-    /// How many calls used tokens that no price is known for.
+    /// How many calls used, or may have used, tokens that no price is known for.
     pub unpriced: usize,
 }
 
@@ -92,6 +92,9 @@ pub struct CallSpend {
     pub usage: Option<Usage>,
     /// What it cost; `None` when that is not known.
     pub cost: Option<Cost>,
+    /// Whether the cost is what was reserved, because the tokens are not known
+    /// ([`ModelCall::estimated`]).
+    pub estimated: bool,
     /// How long it took.
     pub latency: Duration,
 }
@@ -219,7 +222,7 @@ impl Book {
             .unwrap_or_default();
         if let Some(cost) = call.cost {
             add(&mut self.spent, cost.currency(), cost.billionths());
-        } else if call.usage.is_some() {
+        } else if call.usage.is_some() || call.estimated {
             self.unpriced += 1;
         }
         let share = self
@@ -253,6 +256,7 @@ impl Book {
             successful: call.successful,
             usage: call.usage,
             cost: call.cost,
+            estimated: call.estimated,
             latency,
         });
     }

@@ -49,6 +49,7 @@ fn call(spec: &ModelSpec, input: u64, output: u64) -> ModelCall {
         stop_reason: None,
         usage: Some(usage),
         cost: spec.prices.map(|prices| prices.cost(&usage)),
+        estimated: false,
         reason: None,
         cause: None,
         started_at: at(),

@@ -2,6 +2,8 @@
 
 mod cost;
 mod provider_quota;
+mod reserved;
 mod resolution;
 mod retry_signals;
+mod stuck_gate;
 mod support;
