@@ -62,6 +62,10 @@ pub(super) fn finish(
 
 /// Notes what the job settles with should its end take too long; never an output that was not judged.
 pub(super) fn decided(entry: &Entry, outcome: &Outcome) {
+    if entry.is_abandoned() {
+        // Too late (TO-4): a commit may return because its connection was severed, and whoever severed it settles.
+        return;
+    }
     entry.set_pending(match outcome {
         Ok(_) if guarding::judges_output(entry) => Err(guarding::not_in_time()),
         outcome => outcome.clone(),
