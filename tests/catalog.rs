@@ -185,12 +185,17 @@ decision = "a"
         ("model 'b'", "`output_price` is -2"),
         ("model 'b'", "`cache_read_multiplier` is -0.5"),
         ("model 'b'", "has no bound"),
-        ("model 'a'", "`context_tokens` is \"many\""),
-        ("model 'a'", "`rpm` is -5"),
-        ("model 'a'", "`rpm` needs `tpm`"),
-        ("model 'a'", "`status` is 'retired'"),
-        ("model 'a'", "the id is taken"),
+        ("model 'a' (entry 3)", "`context_tokens` is \"many\""),
+        ("model 'a' (entry 3)", "`rpm` is -5"),
+        ("model 'a' (entry 3)", "`rpm` needs `tpm`"),
+        ("model 'a' (entry 3)", "`status` is 'retired'"),
+        ("model 'a' (entry 3)", "the id is taken"),
+        ("model 'a'", "has no `output_price`"),
         ("model 4", "`id` is missing"),
+        ("model 4", "has no bound"),
+        ("model 4", "`grade` is missing"),
+        ("model 4", "`context_tokens` is missing"),
+        ("model 4", "`max_output_tokens` is missing"),
         ("model 'closed'", "`thinking_budgets.deep`"),
         ("model 'closed'", "the thinking budget at Quick is 600"),
         ("pins.medium", "'a' is of the lower grade Small"),
@@ -206,7 +211,7 @@ decision = "a"
             .any(|fault| fault.starts_with(entry) && fault.contains(part));
         assert!(found, "{entry}: {part}\n{told:#?}");
     }
-    assert_eq!(told.len(), 27, "{told:#?}");
+    assert_eq!(told.len(), 32, "{told:#?}");
 }
 
 #[test]
@@ -288,4 +293,81 @@ fn the_sample_is_a_catalog() {
             .into_iter()
             .any(|grade| !catalog.pins(grade).is_empty())
     );
+}
+
+#[test]
+fn one_reading_tells_every_fault_of_every_entry() {
+    let told = |text: &str| Catalog::from_toml(text).unwrap_err().to_string();
+    let text = told(
+        "[[model]]\nprovider = ''\ngrade = 'foo'\ntpm = 1\nmax_concurrent = 1\ncurrency = 'usd'\n\
+         input_price = -1\nzzz = 1",
+    );
+    for part in [
+        "model 1: `id` is missing",
+        "provider must not be empty",
+        "`grade` is 'foo'",
+        "both a quota",
+        "three capital",
+        "`input_price` is -1",
+        "no `output_price`",
+        "`context_tokens` is missing",
+        "unknown key `zzz`",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let entry = "[[model]]\nid = 'a'\nprovider = 'p'\ngrade = 'small'\ncontext_tokens = 100000\n\
+                 max_output_tokens = 10000\ntpm = 100000\n";
+    let with = |rest: &str| told(&format!("{entry}{rest}"));
+    let text = with("input_price = -1.0\noutput_price = nan");
+    assert!(text.contains("no `currency`"), "{text}");
+    assert!(
+        text.contains("`input_price` is -1") && text.contains("`output_price` must be a number")
+    );
+    assert!(with("currency = 'USD'\ninput_price = 1").contains("no `output_price`"));
+    assert!(with("currency = 'USD'\noutput_price = 1").contains("no `input_price`"));
+    let text = with(&format!("{entry}wire_id = ' a'\n"));
+    assert!(
+        text.contains("model 'a' (entry 2): the id is taken"),
+        "{text}"
+    );
+    assert!(
+        text.contains("(entry 2): wire_id must have no blank"),
+        "{text}"
+    );
+    let text = told(&entry.replace("'a'", "\"a\\u0007\""));
+    assert!(text.contains("no control character"), "{text}");
+    let text = told(&entry.replace(
+        "100000\nmax_output_tokens = 10000",
+        "0\nmax_output_tokens = 0",
+    ));
+    assert!(
+        text.contains("max_output_tokens is 0") && text.contains("context_tokens is 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_key_that_stands_twice_in_json_is_a_fault_and_the_file_is_named() {
+    let entry = r#""id": "a", "provider": "p", "grade": "small", "context_tokens": 9,
+        "max_output_tokens": 3, "tpm": 10"#;
+    let doubled = |text: String, key: &str| {
+        let said = Catalog::from_json(&text).unwrap_err().to_string();
+        assert!(said.contains(&format!("duplicate key `{key}`")), "{said}");
+    };
+    assert!(Catalog::from_json(&format!(r#"{{"model": [{{{entry}}}]}}"#)).is_ok());
+    doubled(format!(r#"{{"model": [{{{entry}, "tpm": 9}}]}}"#), "tpm");
+    doubled(
+        format!(r#"{{"model": [], "model": [{{{entry}}}]}}"#),
+        "model",
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("models.toml");
+    let named = |path: &std::path::Path| {
+        let said = Catalog::read(path).unwrap_err().to_string();
+        assert!(said.contains("models.toml"), "{said}");
+    };
+    named(&path);
+    std::fs::write(&path, "zzz = 1").unwrap();
+    named(&path);
 }

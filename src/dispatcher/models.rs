@@ -5,7 +5,7 @@
 //!
 //! 1. Nothing foreign (picker, envelope, provider, counter, spend gate) runs under a lock.
 //! 2. The envelope is sealed once, and read as it is.
-//! 3. The id that embeddings were first resolved to holds for the dispatcher's life (PICK-5).
+//! 3. The id that embeddings were first resolved to, with a client to call it, holds for the dispatcher's life (PICK-5).
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -177,14 +177,20 @@ impl Models {
             ));
         }
         let spec = resolution.spec;
-        self.refuse_other_embeddings(&spec)?;
+        self.refuse_other_embeddings(&spec, self.embeddings.get())?;
         let reservation = contain_result("token counter", || {
             binding.price(&spec, &*self.counter, execution.raised(binding.slot()))
         })?;
         binding.resolve(Arc::clone(&spec), reservation)?;
         let client = match spec.kind {
             ModelKind::Llm => Client::Llm(self.clients.llm(&spec)?),
-            ModelKind::Embeddings => Client::Embeddings(self.clients.embeddings(&spec)?),
+            ModelKind::Embeddings => {
+                let client = self.clients.embeddings(&spec)?;
+                // Not before: a model that nothing can call binds nobody to it.
+                let first = self.embeddings.get_or_init(|| spec.id.clone());
+                self.refuse_other_embeddings(&spec, Some(first))?;
+                Client::Embeddings(client)
+            }
             ModelKind::Decision => Client::Decision(self.clients.decision(&spec)?),
         };
         Ok(ResolvedModel {
@@ -197,11 +203,14 @@ impl Models {
     }
 
     /// PICK-5: vectors of two models do not compare.
-    fn refuse_other_embeddings(&self, spec: &ModelSpec) -> Result<(), JobError> {
-        if spec.kind != ModelKind::Embeddings {
+    fn refuse_other_embeddings(
+        &self,
+        spec: &ModelSpec,
+        first: Option<&String>,
+    ) -> Result<(), JobError> {
+        let Some(first) = first.filter(|_| spec.kind == ModelKind::Embeddings) else {
             return Ok(());
-        }
-        let first = self.embeddings.get_or_init(|| spec.id.clone());
+        };
         if *first == spec.id {
             return Ok(());
         }

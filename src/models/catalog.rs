@@ -11,6 +11,8 @@ use crate::error::JobError;
 #[cfg(feature = "catalog-file")]
 mod file;
 mod starter;
+#[cfg(feature = "catalog-file")]
+mod strict_json;
 
 /// The models of a deployment, and which of them it prefers for what. A clone is the same catalog.
 ///
@@ -254,18 +256,21 @@ impl CatalogBuilder {
     /// Everything that is wrong with it, each with its entry.
     pub fn build(mut self) -> Result<Catalog, CatalogError> {
         let mut made = Entries::default();
-        for spec in std::mem::take(&mut self.entries) {
-            let faults = spec.faults();
-            self.faults.extend(
-                faults
-                    .into_iter()
-                    .map(|fault| CatalogFault::of_model(&spec.id, fault)),
-            );
-            if made.by_id.contains_key(&spec.id) {
-                self.faults.push(CatalogFault::of_model(
-                    &spec.id,
-                    "the id is taken by an earlier entry",
-                ));
+        for (index, spec) in std::mem::take(&mut self.entries).into_iter().enumerate() {
+            let mut faults = spec.faults();
+            let mut entry = format!("model '{}'", spec.id);
+            let taken = made.by_id.contains_key(&spec.id);
+            if taken {
+                // The id does not say which of them it is.
+                entry = format!("{entry} (entry {})", index + 1);
+                faults.push("the id is taken by an earlier entry".to_owned());
+            }
+            self.faults
+                .extend(faults.into_iter().map(|problem| CatalogFault {
+                    entry: entry.clone(),
+                    problem,
+                }));
+            if taken {
                 continue;
             }
             let spec = Arc::new(spec);
@@ -290,6 +295,7 @@ impl CatalogBuilder {
             })
         } else {
             Err(CatalogError {
+                file: None,
                 faults: self.faults,
             })
         }
@@ -336,15 +342,6 @@ pub struct CatalogFault {
     pub problem: String,
 }
 
-impl CatalogFault {
-    fn of_model(id: &str, problem: impl Into<String>) -> Self {
-        Self {
-            entry: format!("model '{id}'"),
-            problem: problem.into(),
-        }
-    }
-}
-
 impl fmt::Display for CatalogFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.entry, self.problem)
@@ -354,6 +351,8 @@ impl fmt::Display for CatalogFault {
 /// Everything that is wrong with a catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CatalogError {
+    /// Where it was read from.
+    file: Option<String>,
     faults: Vec<CatalogFault>,
 }
 
@@ -363,11 +362,20 @@ impl CatalogError {
     pub fn faults(&self) -> &[CatalogFault] {
         &self.faults
     }
+
+    #[cfg(feature = "catalog-file")]
+    fn in_file(mut self, file: String) -> Self {
+        self.file = Some(file);
+        self
+    }
 }
 
 impl fmt::Display for CatalogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the catalog cannot be used: ")?;
+        match &self.file {
+            Some(file) => write!(f, "the catalog {file} cannot be used: ")?,
+            None => f.write_str("the catalog cannot be used: ")?,
+        }
         for (index, fault) in self.faults.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
             write!(f, "{separator}{fault}")?;

@@ -108,11 +108,12 @@ impl ModelSpec {
     /// which it writes at most 32 768, without a price.
     ///
     /// # Errors
-    /// `InvalidInput` for a blank id or provider.
+    /// `InvalidInput` for an id or provider that is blank, begins or ends with a blank, or has a control
+    /// character in it.
     pub fn new(id: &str, provider: &str, bound: ModelBound) -> Result<Self, JobError> {
         for (field, value) in [("id", id), ("provider", provider)] {
-            if value.trim().is_empty() {
-                return Err(JobError::invalid_input(field, value, "must not be blank"));
+            if let Some(rule) = name_fault(value) {
+                return Err(JobError::invalid_input(field, value, rule));
             }
         }
         Ok(Self::unchecked(id, provider, bound))
@@ -174,7 +175,7 @@ impl ModelSpec {
     pub fn limits(mut self, context_tokens: u32, max_output_tokens: u32) -> Result<Self, JobError> {
         self.context_tokens = context_tokens;
         self.max_output_tokens = max_output_tokens;
-        match self.limit_fault() {
+        match self.limit_faults().into_iter().next() {
             None => Ok(self),
             Some((field, figure, rule)) => Err(JobError::invalid_input(field, figure, rule)),
         }
@@ -249,18 +250,19 @@ impl ModelSpec {
         }
     }
 
-    fn limit_fault(&self) -> Option<(&'static str, u32, String)> {
+    fn limit_faults(&self) -> Vec<(&'static str, u32, String)> {
         let (context, output) = (self.context_tokens, self.max_output_tokens);
+        let mut faults = Vec::new();
         if output == 0 && self.kind == ModelKind::Llm {
-            return Some(("max_output_tokens", output, "must be positive".to_owned()));
+            faults.push(("max_output_tokens", output, "must be positive".to_owned()));
         }
         if context == 0 {
-            return Some(("context_tokens", context, "must be positive".to_owned()));
-        }
-        (context < output).then(|| {
+            faults.push(("context_tokens", context, "must be positive".to_owned()));
+        } else if context < output {
             let rule = format!("must hold the {output} tokens of the longest answer");
-            ("context_tokens", context, rule)
-        })
+            faults.push(("context_tokens", context, rule));
+        }
+        faults
     }
 
     /// Everything about the entry that cannot work.
@@ -272,11 +274,11 @@ impl ModelSpec {
             ("provider", &self.provider),
             ("wire_id", &self.wire_id),
         ] {
-            if value.trim().is_empty() {
-                faults.push(format!("{field} must not be empty"));
+            if let Some(rule) = name_fault(value) {
+                faults.push(format!("{field} {rule}"));
             }
         }
-        if let Some((field, figure, rule)) = self.limit_fault() {
+        for (field, figure, rule) in self.limit_faults() {
             faults.push(format!("{field} is {figure} and {rule}"));
         }
         for (depth, tokens) in &self.thinking_budgets {
@@ -289,6 +291,17 @@ impl ModelSpec {
             }
         }
         faults
+    }
+}
+
+/// What is wrong with a name that others have to write again.
+fn name_fault(name: &str) -> Option<&'static str> {
+    if name.trim().is_empty() {
+        Some("must not be empty")
+    } else if name.trim() != name || name.contains(char::is_control) {
+        Some("must have no blank at either end and no control character")
+    } else {
+        None
     }
 }
 

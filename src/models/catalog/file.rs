@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::{Catalog, CatalogBuilder, CatalogError, CatalogFault, Seats};
+use super::{Catalog, CatalogBuilder, CatalogError, CatalogFault, Seats, strict_json};
 use crate::error::ErrorKind;
 use crate::models::cost::Prices;
 use crate::models::grade::{Depth, Grade, ModelKind};
@@ -20,21 +20,22 @@ pub(super) fn from_toml(text: &str) -> Result<Catalog, CatalogError> {
 }
 
 pub(super) fn from_json(text: &str) -> Result<Catalog, CatalogError> {
-    match serde_json::from_str(text) {
+    match strict_json::read(text) {
         Ok(tree) => from_tree(tree),
         Err(error) => Err(unreadable(&error.to_string())),
     }
 }
 
 pub(super) fn read(path: &Path) -> Result<Catalog, CatalogError> {
+    let is_json = path.extension().is_some_and(|ending| ending == "json");
     let text = std::fs::read_to_string(path)
         .map_err(|error| unreadable(&format!("{}: {error}", path.display())))?;
-    let is_json = path.extension().is_some_and(|ending| ending == "json");
-    if is_json {
+    let read = if is_json {
         from_json(&text)
     } else {
         from_toml(&text)
-    }
+    };
+    read.map_err(|error| error.in_file(path.display().to_string()))
 }
 
 fn of_file(problem: impl Into<String>) -> CatalogFault {
@@ -46,6 +47,7 @@ fn of_file(problem: impl Into<String>) -> CatalogFault {
 
 fn unreadable(problem: &str) -> CatalogError {
     CatalogError {
+        file: None,
         faults: vec![of_file(problem)],
     }
 }
@@ -121,16 +123,24 @@ fn with_entry(mut builder: CatalogBuilder, index: usize, entry: Value) -> Catalo
         fields,
         problems: Vec::new(),
     };
+    let has_id = fields.fields.contains_key("id");
     let id = fields.text("id");
-    let spec = id.as_deref().map(|id| fields.spec(id));
+    // Also without an id it is read to the end, and all of its faults are told.
+    let spec = fields.spec(id.as_deref().unwrap_or("?"));
+    fields.unknown();
     let name = match &id {
+        // Of two with one id the place tells which is meant.
+        Some(id) if builder.entries.iter().any(|other| other.id == *id) => {
+            format!("model '{id}' (entry {})", index + 1)
+        }
         Some(id) => format!("model '{id}'"),
         None => format!("model {}", index + 1),
     };
-    if spec.is_none() {
+    if !has_id {
         fields.problem("`id` is missing");
-    } else {
-        fields.unknown();
+    }
+    if id.is_none() {
+        fields.problems.extend(spec.faults());
     }
     for problem in fields.problems {
         builder.fault(CatalogFault {
@@ -138,8 +148,8 @@ fn with_entry(mut builder: CatalogBuilder, index: usize, entry: Value) -> Catalo
             problem,
         });
     }
-    match spec {
-        Some(spec) => builder.model(spec),
+    match id {
+        Some(_) => builder.model(spec),
         None => builder,
     }
 }
@@ -261,7 +271,7 @@ impl Fields {
         spec.vision = self.flag("vision");
         spec.documents = self.flag("documents");
         spec.shares_data = self.flag("shares_data");
-        spec.prices = self.prices();
+        spec.prices = self.prices(spec.kind);
         let modes = [
             ("none", Thinking::None),
             ("budget", Thinking::Budget),
@@ -339,7 +349,7 @@ impl Fields {
         }
     }
 
-    fn prices(&mut self) -> Option<Prices> {
+    fn prices(&mut self, kind: ModelKind) -> Option<Prices> {
         const KEYS: [&str; 4] = [
             "input_price",
             "output_price",
@@ -348,18 +358,24 @@ impl Fields {
         ];
         let priced = KEYS.iter().any(|key| self.fields.contains_key(*key));
         let has_input = self.fields.contains_key("input_price");
+        let has_output = self.fields.contains_key("output_price");
         let has_currency = self.fields.contains_key("currency");
         let [input, output, write, read] = KEYS.map(|key| self.number(key));
         let currency = self.text("currency");
         match (priced, has_currency) {
             (false, false) => return None,
-            (true, false) => {
-                self.problem("has a price and no `currency`");
-                return None;
-            }
+            (true, false) => self.problem("has a price and no `currency`"),
             (false, true) => self.problem("has a `currency` and no price"),
-            (true, true) if !has_input => self.problem("has no `input_price`"),
             (true, true) => {}
+        }
+        if priced && !has_input {
+            self.problem("has no `input_price`");
+        }
+        if priced && !has_output && kind == ModelKind::Llm {
+            self.problem("has no `output_price`, which an llm needs: 0 where it is free");
+        }
+        if has_currency && currency.is_none() {
+            return None;
         }
         let figures = [
             input.unwrap_or(0.0),
@@ -367,7 +383,8 @@ impl Fields {
             write.unwrap_or(1.0),
             read.unwrap_or(1.0),
         ];
-        match Prices::checked(&currency?, figures) {
+        // Without a currency the figures are looked at all the same.
+        match Prices::checked(currency.as_deref().unwrap_or("USD"), figures) {
             Ok(prices) => Some(prices),
             Err(faults) => {
                 self.problems.extend(faults.iter().map(rule));
