@@ -320,6 +320,7 @@ impl JobDispatcher {
     /// # Errors
     /// `IllegalState` when the dispatcher is not running; `Deadlock` from inside a job.
     pub fn drain(&self, timeout: Duration) -> Result<bool, JobError> {
+        refuse_reentry("drain")?;
         shutdown::drain(self.inner(), timeout)
     }
 
@@ -334,6 +335,8 @@ impl JobDispatcher {
     /// itself; the shutdown begins all the same. While another one runs, whoever began it, this one waits for it,
     /// for at most `timeout`, and answers its report.
     pub fn shutdown(&self, timeout: Duration) -> Result<ShutdownReport, ShutdownError> {
+        // An account that waits for the end holds the lock that the end needs.
+        refuse_reentry("shutdown").map_err(|_| ShutdownError::FromInside)?;
         shutdown::shutdown(self.inner(), timeout)
     }
 

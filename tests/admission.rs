@@ -14,7 +14,9 @@ use nucleo_runtime::admission::{
     TokenBucket, TokenBudget,
 };
 use nucleo_runtime::events::{Event, EventFilter, EventKind, LimiterChange};
-use nucleo_runtime::{ErrorKind, JobError};
+use nucleo_runtime::{
+    ErrorKind, JobDispatcher, JobError, JobRequirements, ShutdownError, Workflow, job_fn,
+};
 
 fn gate(name: &str, capacity: u32) -> Arc<CountingGate> {
     Arc::new(CountingGate::new(name, capacity).unwrap())
@@ -464,6 +466,24 @@ fn an_account_that_cannot_take_back_fails_everyone_and_hangs_nobody() {
     let error = waiting.answer().unwrap_err();
     assert!(error.to_string().contains("broken"), "{error}");
     assert!(line.admit(of(&slots, ())).is_err());
+}
+
+#[test]
+fn an_account_cannot_wait_for_the_end_of_the_runtime_that_asks_it() {
+    let dispatcher = JobDispatcher::builder().build().unwrap();
+    dispatcher.start().unwrap();
+    let inside = dispatcher.clone();
+    let calling = Scripted::new("calling", move || {
+        let shutdown = inside.shutdown(Duration::ZERO);
+        assert_eq!(shutdown.unwrap_err(), ShutdownError::FromInside);
+        assert!(inside.drain(Duration::ZERO).is_err());
+        Ok(true)
+    });
+    let workflow = Workflow::new("alice", "inside").unwrap();
+    let needs = move || JobRequirements::none().limiter(&calling, ());
+    let job = dispatcher.submit(&workflow, job_fn(needs, |_, _| Ok(7)));
+    assert_eq!(*job.unwrap().get().unwrap(), 7);
+    dispatcher.shutdown(Duration::from_secs(5)).unwrap();
 }
 
 #[test]

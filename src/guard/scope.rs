@@ -64,24 +64,20 @@ pub trait Scope: Any + fmt::Debug + Send + Sync {
     /// Judges a claim as the value that a flow is bound to.
     ///
     /// Unless the scope says otherwise, every axis that both carry must be equal, and a claim that
-    /// shares none passes. Of a claim that is several every part is judged, whoever asks.
+    /// shares none passes. A claim that is several at once shares none with a single scope, and passes
+    /// here: [`ScopeGuard::judge`] is what judges its parts one by one, and what the door asks. Code that
+    /// compares two claims itself asks a guard, `ScopeGuard::new([scope]).judge(&claim)`.
     ///
     /// # Errors
     /// The refusal, a guardrail's.
     fn judge(&self, claim: &dyn Scope) -> Result<(), JobError> {
-        let own = self.axes();
-        let differs = |claimed: &[Axis]| {
-            own.iter().any(|own| {
-                claimed
-                    .iter()
-                    .any(|axis| axis.name == own.name && axis.value != own.value)
-            })
-        };
-        let mut out_of_scope = differs(&claim.axes());
-        for component in claim.components().unwrap_or_default() {
-            flatten(component, |part| out_of_scope |= differs(&part.axes()));
-        }
-        if out_of_scope {
+        let claimed = claim.axes();
+        let differs = self.axes().iter().any(|own| {
+            claimed
+                .iter()
+                .any(|axis| axis.name == own.name && axis.value != own.value)
+        });
+        if differs {
             return Err(mismatch(&self.describe(), &claim.describe()));
         }
         Ok(())
