@@ -1,16 +1,18 @@
 //! How a job ends, where its end is long, stuck or asked for twice: everybody is told the same.
 
+use std::cell::Cell;
 use std::error::Error;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nucleo_runtime::admission::{
     AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment,
 };
 use nucleo_runtime::{
-    ErrorKind, JobDispatcher, JobError, JobRequirements, JobState, ManualClock, ShutdownError,
-    UpstreamFailure, Workflow, job_fn,
+    Clock, ErrorKind, JobDispatcher, JobError, JobRequirements, JobState, ManualClock,
+    ShutdownError, UpstreamFailure, WaitCell, Workflow, job_fn,
 };
 
 #[path = "support/stuck.rs"]
@@ -107,10 +109,11 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let clock = ManualClock::new();
-        let dispatcher = JobDispatcher::builder()
-            .clock(Arc::new(clock.clone()))
-            .build()
-            .unwrap();
+        Self::on(clock.clone(), Arc::new(clock))
+    }
+
+    fn on(clock: ManualClock, shown: Arc<dyn Clock>) -> Self {
+        let dispatcher = JobDispatcher::builder().clock(shown).build().unwrap();
         dispatcher.start().unwrap();
         Self {
             dispatcher,
@@ -167,9 +170,42 @@ fn a_job_whose_work_is_over_ends_with_what_it_decided_also_when_its_end_is_stuck
     }
 }
 
+/// A clock that says how many of the threads that asked to be noticed have come to wait.
+#[derive(Debug)]
+struct Noticing {
+    clock: ManualClock,
+    waiting: AtomicUsize,
+}
+
+thread_local! {
+    static IS_NOTICED: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Clock for Noticing {
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn wall(&self) -> SystemTime {
+        self.clock.wall()
+    }
+
+    fn wait_until(&self, cell: &Arc<WaitCell>, seen: u64, deadline: Option<Instant>) {
+        if IS_NOTICED.replace(false) {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+        }
+        self.clock.wait_until(cell, seen, deadline);
+    }
+}
+
 #[test]
 fn a_second_shutdown_waits_for_the_first_and_answers_its_report() {
-    let scene = Scene::new();
+    let clock = ManualClock::new();
+    let noticing = Arc::new(Noticing {
+        clock: clock.clone(),
+        waiting: AtomicUsize::new(0),
+    });
+    let scene = Scene::on(clock, noticing.clone());
     let (told, runs) = mpsc::channel();
     let stuck = Stuck::default();
     let here = stuck.clone();
@@ -193,9 +229,20 @@ fn a_second_shutdown_waits_for_the_first_and_answers_its_report() {
         {
             thread::yield_now();
         }
-        let patient = scope.spawn(|| scene.dispatcher.shutdown(Duration::from_secs(3_600)));
-        let hasty = scope.spawn(|| scene.dispatcher.shutdown(Duration::from_secs(1)));
-        scene.pass_until(|| hasty.is_finished());
+        let later = |timeout| {
+            IS_NOTICED.set(true);
+            scene.dispatcher.shutdown(Duration::from_secs(timeout))
+        };
+        let patient = scope.spawn(move || later(3_600));
+        let hasty = scope.spawn(move || later(1));
+        // No time passes before both wait: the first would be over.
+        while noticing.waiting.load(Ordering::SeqCst) < 2 {
+            thread::yield_now();
+        }
+        scene.clock.advance(Duration::from_secs(1));
+        while !hasty.is_finished() {
+            thread::yield_now();
+        }
         assert_eq!(
             hasty.join().unwrap(),
             Err(ShutdownError::StillRunning(Duration::from_secs(1)))

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(doc)]
+use super::JobError;
 use super::{ContextOverflow, RetrySignal};
 
 /// What kind of failure a [`JobError`] is.
