@@ -198,14 +198,26 @@ impl Clock for Noticing {
     }
 }
 
-#[test]
-fn a_second_shutdown_waits_for_the_first_and_answers_its_report() {
+fn noticed() -> (Scene, Arc<Noticing>) {
     let clock = ManualClock::new();
     let noticing = Arc::new(Noticing {
         clock: clock.clone(),
         waiting: AtomicUsize::new(0),
     });
-    let scene = Scene::on(clock, noticing.clone());
+    (Scene::on(clock, noticing.clone()), noticing)
+}
+
+impl Noticing {
+    fn until_waiting(&self, threads: usize) {
+        while self.waiting.load(Ordering::SeqCst) < threads {
+            thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_second_shutdown_waits_for_the_first_and_answers_its_report() {
+    let (scene, noticing) = noticed();
     let (told, runs) = mpsc::channel();
     let stuck = Stuck::default();
     let here = stuck.clone();
@@ -233,12 +245,10 @@ fn a_second_shutdown_waits_for_the_first_and_answers_its_report() {
             IS_NOTICED.set(true);
             scene.dispatcher.shutdown(Duration::from_secs(timeout))
         };
-        let patient = scope.spawn(move || later(3_600));
+        let patient = scope.spawn(move || later(1 << 40));
         let hasty = scope.spawn(move || later(1));
         // No time passes before both wait: the first would be over.
-        while noticing.waiting.load(Ordering::SeqCst) < 2 {
-            thread::yield_now();
-        }
+        noticing.until_waiting(2);
         scene.clock.advance(Duration::from_secs(1));
         while !hasty.is_finished() {
             thread::yield_now();
@@ -262,7 +272,7 @@ fn a_second_shutdown_waits_for_the_first_and_answers_its_report() {
 
 #[test]
 fn a_shutdown_that_a_job_began_can_be_waited_for() {
-    let scene = Scene::new();
+    let (scene, noticing) = noticed();
     let dispatcher = scene.dispatcher.clone();
     let (told, begun) = mpsc::channel();
     let stuck = Stuck::default();
@@ -276,7 +286,11 @@ fn a_shutdown_that_a_job_began_can_be_waited_for() {
     let handle = scene.dispatcher.submit(&scene.workflow, job).unwrap();
     assert_eq!(begun.recv().unwrap(), Err(ShutdownError::FromInside));
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| scene.dispatcher.shutdown(Duration::from_secs(600)));
+        let waiting = scope.spawn(|| {
+            IS_NOTICED.set(true);
+            scene.dispatcher.shutdown(Duration::from_secs(600))
+        });
+        noticing.until_waiting(1);
         stuck.let_go();
         handle.get().unwrap();
         assert!(waiting.join().unwrap().unwrap().abandoned.is_empty());
