@@ -136,25 +136,25 @@ pub(crate) fn in_bursts(effort: Effort, report: &mut dyn FnMut(Row)) {
 }
 
 pub(crate) fn through_a_gate(effort: Effort, report: &mut dyn FnMut(Row)) {
-    const JOBS: usize = 10_000;
+    let jobs = crate::as_many_threads_as(10_000);
     let rounds = effort.pick(5, 1);
     let mut floors = Vec::new();
     let mut values = Vec::new();
     for _ in 0..rounds {
         let began = Instant::now();
-        let threads: Vec<_> = (0..JOBS).map(|_| thread::spawn(thread::park)).collect();
+        let threads: Vec<_> = (0..jobs).map(|_| thread::spawn(thread::park)).collect();
         for thread in &threads {
             thread.thread().unpark();
         }
         for thread in threads {
             thread.join().unwrap();
         }
-        floors.push(micros(began, JOBS));
-        values.push(gated(JOBS));
+        floors.push(micros(began, jobs));
+        values.push(gated(jobs));
     }
     report(Row::against(
         "B3",
-        "10 000 jobs through a gate of 8 by park, release, join",
+        format!("{jobs} jobs through a gate of 8 by park, release, join"),
         "us",
         median(values),
         median(floors),

@@ -35,6 +35,15 @@ impl Effort {
     }
 }
 
+/// `wanted`, or fewer where the system would not let one process have as many: the standard library
+/// ends a process that asks for more.
+pub(crate) fn as_many_threads_as(wanted: usize) -> usize {
+    let cap = nucleo_runtime::JobDispatcher::builder()
+        .build()
+        .map_or(0, |dispatcher| dispatcher.threads().cap);
+    wanted.min(cap.saturating_sub(64)).max(1)
+}
+
 struct Bench {
     id: &'static str,
     /// On one CPU.

@@ -11,6 +11,7 @@ use nucleo_runtime::{JobDispatcher, JobRequirements, Workflow, job_fn, testing};
 use crate::Effort;
 use crate::report::{Reach, Row};
 
+/// So many wait at once, where the system allows as many threads.
 const JOBS: usize = 10_000;
 const SUBSCRIPTIONS: usize = 1_000;
 
@@ -73,9 +74,10 @@ pub(crate) fn probe(what: &str) -> Option<f64> {
 }
 
 fn bare_threads() -> f64 {
-    let ready = Arc::new(std::sync::Barrier::new(JOBS + 1));
+    let count = crate::as_many_threads_as(JOBS);
+    let ready = Arc::new(std::sync::Barrier::new(count + 1));
     let before = resident();
-    let threads: Vec<_> = (0..JOBS)
+    let threads: Vec<_> = (0..count)
         .map(|_| {
             let ready = Arc::clone(&ready);
             thread::spawn(move || {
@@ -85,7 +87,7 @@ fn bare_threads() -> f64 {
         })
         .collect();
     ready.wait();
-    let each = (resident() - before) / JOBS as f64;
+    let each = (resident() - before) / count as f64;
     for thread in threads {
         thread.thread().unpark();
         thread.join().unwrap();
