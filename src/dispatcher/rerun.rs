@@ -23,16 +23,10 @@ const MAX_CORRECTIONS: u32 = 4;
 /// Runs attempts until one of them is final.
 pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -> Outcome {
     let job = entry.job();
-    if let Some(interruption) = job.interruption() {
-        return Err(interruption);
-    }
-    refuse_failed_dependencies(job)?;
-    guarding::judge_input(inner, entry)?;
+    may_begin(inner, entry)?;
 
-    let mut counters = Counters::new(
-        job.terms().upstream_retries,
-        inner.models().max_retry_after(),
-    );
+    // Counted from the first failure on: most jobs have none, and are not to keep the space.
+    let mut counters = None;
     let mut execution = Execution::default();
     loop {
         execution.attempt += 1;
@@ -44,6 +38,17 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -
     }
 }
 
+/// Whether it may run at all, as it was submitted. Not inlined, for the stack of whoever waits later.
+#[inline(never)]
+fn may_begin(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<(), JobError> {
+    let job = entry.job();
+    if let Some(interruption) = job.interruption() {
+        return Err(interruption);
+    }
+    refuse_failed_dependencies(job)?;
+    guarding::judge_input(inner, entry)
+}
+
 /// Waits for the next attempt, if there is to be one after this error. Not inlined: a job that runs
 /// for the first time is not to keep the stack of what comes after a failure.
 ///
@@ -53,7 +58,7 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>, body: &mut dyn Body) -
 fn again(
     inner: &Inner,
     job: &JobCore,
-    counters: &mut Counters,
+    counters: &mut Option<Box<Counters>>,
     execution: &mut Execution,
     error: JobError,
 ) -> Result<(), JobError> {
@@ -66,6 +71,12 @@ fn again(
     if let Some(interruption) = job.interruption() {
         return Err(interruption);
     }
+    let counters = counters.get_or_insert_with(|| {
+        Box::new(Counters::new(
+            job.terms().upstream_retries,
+            inner.models().max_retry_after(),
+        ))
+    });
     match counters.judge(&signal, &error, attempt) {
         Verdict::GiveUp(error) => Err(error),
         Verdict::Again(window) => {
