@@ -68,34 +68,11 @@ impl MemoryFront {
         match gated.read() {
             Ok(reading) => {
                 gated.fault = None;
-                match gated.gate.look(reading) {
-                    Some(LatchTurn::Set) => out.log(
-                        log::Level::Warn,
-                        format!(
-                            "memory is critical, nothing more starts: {}",
-                            gated.status()
-                        ),
-                    ),
-                    Some(LatchTurn::Cleared) => out.log(
-                        log::Level::Info,
-                        format!("memory has recovered: {}", gated.status()),
-                    ),
-                    None => {}
+                if let Some(turn) = gated.gate.look(reading) {
+                    gated.log_turn(turn, out);
                 }
             }
-            Err(error) => {
-                let fault = error.to_string();
-                if gated.fault.is_none() {
-                    out.log(
-                        log::Level::Warn,
-                        format!(
-                            "the memory source '{}' cannot be read, its last reading stands: {fault}",
-                            gated.name
-                        ),
-                    );
-                }
-                gated.fault = Some(fault.into());
-            }
+            Err(error) => gated.note_fault(&error, out),
         }
     }
 
@@ -208,6 +185,39 @@ impl Gated {
             ));
         }
         Ok(reading)
+    }
+
+    // What is seldom said is not inlined: whoever waits later keeps the stack of a look.
+
+    #[cold]
+    #[inline(never)]
+    fn log_turn(&self, turn: LatchTurn, out: &mut Outbox) {
+        let status = self.status();
+        match turn {
+            LatchTurn::Set => out.log(
+                log::Level::Warn,
+                format!("memory is critical, nothing more starts: {status}"),
+            ),
+            LatchTurn::Cleared => {
+                out.log(log::Level::Info, format!("memory has recovered: {status}"))
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_fault(&mut self, error: &JobError, out: &mut Outbox) {
+        let fault = error.to_string();
+        if self.fault.is_none() {
+            out.log(
+                log::Level::Warn,
+                format!(
+                    "the memory source '{}' cannot be read, its last reading stands: {fault}",
+                    self.name
+                ),
+            );
+        }
+        self.fault = Some(fault.into());
     }
 
     fn status(&self) -> MemoryStatus {

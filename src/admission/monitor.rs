@@ -443,6 +443,8 @@ impl State {
     }
 
     /// A defect: every parked waiter fails with it, and it is logged once.
+    #[cold]
+    #[inline(never)]
     fn fail(&mut self, defect: &JobError, now: Instant, out: &mut Outbox) -> JobError {
         if !matches!(self.phase, Phase::Broken(_)) {
             out.log(

@@ -69,10 +69,10 @@ impl Shortfall {
 /// Every entry is asked even after one was short, and an error wins over shortness, the first in
 /// entry order: whether a demand is refused must not depend on who else is short.
 pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Result<Look, Defect> {
-    let short = match shortness(demand, ahead, now) {
-        Ok(short) => short,
-        Err(refusal) => return Ok(refusal),
-    };
+    let mut short = ShortEntries::new();
+    if let Err((index, error)) = shortness(demand, ahead, now, &mut short) {
+        return Ok(refused(demand, index, error));
+    }
     if !short.is_empty() {
         return Ok(Look::Short(Shortfall {
             entries: short,
@@ -113,13 +113,16 @@ pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Res
     })
 }
 
-/// The entries of a demand that are short now, or how it is refused. Takes nothing.
+/// Adds the entries of a demand that are short now to `short`. Takes nothing.
+///
+/// # Errors
+/// The entry whose account refuses, and how.
 pub(super) fn shortness(
     demand: &Demand,
     ahead: Option<&Demand>,
     now: Instant,
-) -> Result<ShortEntries, Look> {
-    let mut short = ShortEntries::new();
+    short: &mut ShortEntries,
+) -> Result<(), (usize, JobError)> {
     let mut refusal = None;
     let mut asked = 0;
     // A panic ends the questions, and an error of an earlier account still wins.
@@ -138,15 +141,15 @@ pub(super) fn shortness(
     if let Err(panic) = panic {
         refusal.get_or_insert((asked, panic));
     }
-    if let Some((index, error)) = refusal {
-        return Err(refused(demand, index, error));
+    if let Some(refusal) = refusal {
+        return Err(refusal);
     }
-    for (index, until) in &mut short {
+    for (index, until) in short {
         if let Some(entry) = demand.entries().get(*index) {
             *until = earliest(&**entry, reserved_on(ahead, &**entry), now);
         }
     }
-    Ok(short)
+    Ok(())
 }
 
 /// The refusal that a waiter gets for an account's error.

@@ -30,7 +30,7 @@ use super::{Line, Verdict, earlier};
 use crate::admission::demand::Demand;
 use crate::admission::ids::IdMap;
 use crate::admission::outbox::Outbox;
-use crate::admission::question::{Defect, Look, Shortfall, look, shortness};
+use crate::admission::question::{Defect, Look, ShortEntries, Shortfall, look, shortness};
 use crate::error::JobError;
 use crate::events::RejectReason;
 
@@ -300,9 +300,10 @@ impl Walk<'_> {
         if class.members.after(self.at).is_none() {
             return false;
         }
-        let Ok(entries) = shortness(&class.demand, Some(&head.demand), self.now) else {
+        let mut entries = ShortEntries::new();
+        if shortness(&class.demand, Some(&head.demand), self.now, &mut entries).is_err() {
             return false;
-        };
+        }
         let Some((_, by_last)) = entries.iter().find(|(index, _)| *index == last).copied() else {
             return false;
         };

@@ -171,7 +171,7 @@ fn near_misses_pass() {
         "4111111111111111.25",
         // Logins, files and units.
         "git@github.com:a/b.git",
-        "git clone ann@example.org:~/work/x",
+        "git clone ann@example.org:~/code/x",
         "getty@tty1.service",
         "cron@daily.timer",
         "icon@2x.png",
