@@ -4,7 +4,8 @@
 //!
 //! 1. A secret is found as it is, line by line where it has several, and as `{:?}`, JSON and a URL write
 //!    it, once and printed once more.
-//! 2. The beginning of one is found at the end of a text: it may have been cut off there.
+//! 2. The beginning of one is found where a text may have been cut off: at its end, and before what
+//!    commonly follows a cut or closes a quotation.
 //! 3. Every place is found before anything is taken out, and places that overlap go as one: of two secrets
 //!    that share letters none leaves a rest.
 
@@ -13,8 +14,10 @@ use std::fmt;
 
 /// What stands where a secret was.
 const HIDDEN: &str = "[secret]";
-/// What a text that was cut off may end with.
-const CUT: &str = "...";
+/// What may stand behind a text that was cut off, or closes a quotation of one.
+const CUTS: [&str; 12] = [
+    "...", "\u{2026}", "***", " [", "\"", "'", "`", ")", "]", ">", ":", ",",
+];
 /// A line of a secret, or the beginning of one, is told from other text from this many bytes on.
 const TELLING: usize = 8;
 /// Of a short secret half is enough, but no less than this.
@@ -54,7 +57,7 @@ impl Redactor {
     pub(crate) fn finds(&self, text: &str) -> bool {
         self.forms
             .iter()
-            .any(|form| text.contains(&**form) || cut_off(text, form).is_some())
+            .any(|form| text.contains(&**form) || cut_off(text, form).next().is_some())
     }
 
     /// The text without secrets; `None` when it has none.
@@ -94,27 +97,44 @@ impl fmt::Debug for Redactor {
     }
 }
 
-/// Where the text ends with the beginning of a secret.
-fn cut_off(text: &str, form: &str) -> Option<(usize, usize)> {
-    let end = text.strip_suffix(CUT).unwrap_or(text);
+/// Where the beginning of a secret stands as if it had been cut off there.
+fn cut_off<'a>(text: &'a str, form: &'a str) -> impl Iterator<Item = (usize, usize)> + use<'a> {
     let least = (form.len() / 2).clamp(LEAST, TELLING);
-    (least..form.len())
-        .rev()
-        .filter(|length| form.is_char_boundary(*length))
-        .find(|length| end.ends_with(&form[..*length]))
-        .map(|length| (end.len() - length, end.len()))
+    let least = (least..form.len()).find(|length| form.is_char_boundary(*length));
+    let starts = least.map(|least| text.match_indices(&form[..least]));
+    starts
+        .into_iter()
+        .flatten()
+        .filter_map(move |(start, begun)| {
+            let shared = text[start..]
+                .chars()
+                .zip(form.chars())
+                .take_while(|(said, secret)| said == secret)
+                .map(|(said, _)| said.len_utf8())
+                .sum::<usize>();
+            let rest = &text[start + shared..];
+            let is_cut = rest.is_empty()
+                || rest == CUTS[0]
+                || begun.len() >= TELLING && CUTS.iter().any(|cut| rest.starts_with(cut));
+            is_cut.then_some((start, start + shared))
+        })
 }
 
 /// The ways in which a text is written into others.
-fn written(text: &str) -> [String; 7] {
+fn written(text: &str) -> [String; 10] {
     let json = json(text, false);
+    let url = in_url(text, |byte| format!("%{byte:02X}"));
     [
+        // A path keeps its slashes, the form of a query writes blanks as plus signs, and some leave the padding.
+        url.replace("%2F", "/"),
+        url.replace("%20", "+"),
+        url.replace("%3D", "="),
         text.to_owned(),
         debugged(text),
         json.replace('/', "\\/"),
         json,
         self::json(text, true),
-        in_url(text, |byte| format!("%{byte:02X}")),
+        url,
         in_url(text, |byte| format!("%{byte:02x}")),
     ]
 }
@@ -210,6 +230,13 @@ mod tests {
         for (text, clean) in [
             ("bad key sk-live-0123", "bad key [secret]"),
             ("bad key sk-live-...", "bad key [secret]..."),
+            ("bad key sk-live-012\u{2026}", "bad key [secret]\u{2026}"),
+            ("the key \"sk-live-012\" is", "the key \"[secret]\" is"),
+            ("at sk-live-0: refused", "at [secret]: refused"),
+            (
+                "bad key sk-live-01 [truncated]",
+                "bad key [secret] [truncated]",
+            ),
             ("bad key sk-live-0123 here", "bad key sk-live-0123 here"),
             ("a risk", "a risk"),
         ] {

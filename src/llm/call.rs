@@ -30,7 +30,8 @@ const OUT: &str = "still out when the job ended";
 /// What an answer says besides itself.
 pub(super) trait Answer {
     fn usage(&self) -> Usage;
-    fn served(&self) -> Option<&str>;
+    /// The model that it says answered.
+    fn served(&mut self) -> &mut Option<String>;
     fn stop_reason(&self) -> Option<StopReason> {
         None
     }
@@ -44,8 +45,8 @@ impl Answer for LlmResponse {
         self.usage
     }
 
-    fn served(&self) -> Option<&str> {
-        self.served.as_deref()
+    fn served(&mut self) -> &mut Option<String> {
+        &mut self.served
     }
 
     fn stop_reason(&self) -> Option<StopReason> {
@@ -62,8 +63,8 @@ impl Answer for EmbeddingsResponse {
         self.usage
     }
 
-    fn served(&self) -> Option<&str> {
-        self.served.as_deref()
+    fn served(&mut self) -> &mut Option<String> {
+        &mut self.served
     }
 }
 
@@ -72,8 +73,8 @@ impl Answer for DecisionResponse {
         self.usage
     }
 
-    fn served(&self) -> Option<&str> {
-        self.served.as_deref()
+    fn served(&mut self) -> &mut Option<String> {
+        &mut self.served
     }
 }
 
@@ -86,10 +87,10 @@ struct Noted {
 }
 
 impl Noted {
-    fn of(answer: &impl Answer) -> Self {
+    fn of(answer: &mut impl Answer) -> Self {
         Self {
             usage: answer.usage(),
-            served: answer.served().map(str::to_owned),
+            served: answer.served().clone(),
             stop_reason: answer.stop_reason(),
             limits: answer.limits().cloned(),
         }
@@ -135,8 +136,12 @@ impl Caller {
             .begin_model_call(self.out(sending.purpose, started_at))?;
         let mut noted = None;
         let result = contain_result("model call", || {
-            let answer = call(&self.spec)?;
-            noted = Some(Noted::of(&answer));
+            let mut answer = call(&self.spec)?;
+            let served = answer.served();
+            if let Some(hidden) = served.as_deref().and_then(|it| self.secrets.hide(it)) {
+                *served = Some(hidden);
+            }
+            noted = Some(Noted::of(&mut answer));
             conclude(answer)
         })
         .map_err(|error| self.tidy(error));
@@ -229,7 +234,7 @@ impl Caller {
             served: noted
                 .as_ref()
                 .and_then(|noted| noted.served.as_deref())
-                .map(|served| self.secrets.hide(served).map_or(served.into(), Into::into)),
+                .map(Into::into),
             kind: self.spec.kind,
             purpose: sending.purpose,
             successful: error.is_none(),

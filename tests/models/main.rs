@@ -5,5 +5,6 @@ mod provider_quota;
 mod reserved;
 mod resolution;
 mod retry_signals;
+mod served;
 mod stuck_gate;
 mod support;

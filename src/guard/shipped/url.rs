@@ -161,7 +161,7 @@ fn split(url: &str) -> Result<(String, String), &'static str> {
 
 /// Names that end in these are a machine's own, a local network's, or a platform's: reserved for
 /// that, in use for that, or both.
-const LOCAL_SUFFIXES: [&[&str]; 18] = [
+const LOCAL_SUFFIXES: [&[&str]; 19] = [
     &["localhost"],
     &["localhost4"],
     &["localhost6"],
@@ -177,6 +177,8 @@ const LOCAL_SUFFIXES: [&[&str]; 18] = [
     &["lan"],
     &["svc"],
     &["invalid"],
+    // Nobody's in public, and often a developer's own machine.
+    &["test"],
     // `home.arpa`, reversed addresses, and others under which nobody serves pages.
     &["arpa"],
     // Where Google's machines ask about themselves, and where Azure's do.
@@ -527,6 +529,7 @@ mod tests {
             "http://wiki.corp/",
             "http://wiki.private/",
             "http://ip-10-0-0-1.ec2.internal/",
+            "http://x.test/",
             "http://a.invalid/",
             // Special addresses.
             "http://168.63.129.16/",
