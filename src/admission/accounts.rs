@@ -142,7 +142,7 @@ impl Accounts {
     ) -> SmallVec<[usize; 2]> {
         let mut first = SmallVec::new();
         for index in entries {
-            if waiter.held.iter().any(|(held, _)| *held == index) {
+            if waiter.is_held_by(index) {
                 continue;
             }
             waiter.held.push((index, now));

@@ -13,19 +13,25 @@
 //! 4. The count of waiters that an account holds is the number of those that it has refused and
 //!    that still wait.
 //!
-//! How the waiters are arranged is in `waiting.rs`, how they are walked in `walk.rs`.
+//! How the waiters are arranged is in `places.rs` and `waiting.rs`, what is known of their accounts in
+//! `slots.rs`, how they are walked in `walk.rs` and `followers.rs`.
 
 #[cfg(test)]
 mod equivalence;
+mod followers;
 mod foresight;
 mod fronts;
 mod groups;
+mod keyed;
+mod places;
 #[cfg(test)]
 mod plain;
 mod seqs;
+mod slots;
 mod waiting;
 mod walk;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,6 +49,8 @@ use crate::events::{LimiterChange, RejectReason};
 use crate::sync::Mutex;
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
+use keyed::Births;
+use places::Parked;
 use seqs::Seq;
 use waiting::Waiting;
 
@@ -88,8 +96,8 @@ impl Ticket {
     }
 
     /// The place in the line, counted from 1.
-    pub(super) fn seq(&self) -> Seq {
-        self.seq
+    pub(super) fn place(&self) -> u64 {
+        self.seq.born()
     }
 
     pub(super) fn take(&self) -> Option<Verdict> {
@@ -116,7 +124,6 @@ pub(super) enum Arrival {
 
 pub(super) struct Waiter {
     pub(super) ask: Ask,
-    ticket: Arc<Ticket>,
     pub(super) asked: Instant,
     /// The entries that refused it so far, by index, and since when.
     pub(super) held: SmallVec<[(usize, Instant); 3]>,
@@ -125,22 +132,25 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    #[inline(never)]
-    fn new(ask: Ask, seq: Seq, now: Instant) -> Box<Self> {
-        Box::new(Self {
+    fn new(ask: Ask, now: Instant) -> Self {
+        Self {
             ask,
-            ticket: Arc::new(Ticket::new(seq)),
             asked: now,
             held: SmallVec::new(),
             memory_since: None,
-        })
+        }
+    }
+
+    /// Whether the account of this entry has refused it so far.
+    pub(super) fn is_held_by(&self, entry: usize) -> bool {
+        self.held.iter().any(|(held, _)| *held == entry)
     }
 }
 
 #[derive(Default)]
 pub(super) struct Line {
     waiting: Waiting,
-    next_seq: Seq,
+    births: Births,
     pub(super) accounts: Accounts,
     pub(super) memory: MemoryFront,
     /// Something changed since the line was last walked.
@@ -163,7 +173,7 @@ impl Line {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.places.len()
     }
 
     /// A demand arrives. It is looked at once, behind the head if there is one, unless changes are
@@ -174,12 +184,12 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> Result<Arrival, Defect> {
-        self.next_seq += 1;
-        let mut waiter = Waiter::new(ask, self.next_seq, now);
+        let born = self.births.next();
+        let mut waiter = Waiter::new(ask, now);
         self.memory.look(out);
         let due = self.next_look.is_some_and(|instant| instant <= now);
-        if !self.waiting.is_empty() && (self.unwalked || due) {
-            return Ok(self.park(waiter, out, true));
+        if !self.waiting.places.is_empty() && (self.unwalked || due) {
+            return Ok(self.park(born, waiter, false, out, true));
         }
         if !self.memory.passes_arrival() {
             self.memory.hold(&mut waiter, now, out);
@@ -189,9 +199,10 @@ impl Line {
                 _ => true,
             };
             let evaluate = sooner || self.memory.passes(now);
-            return Ok(self.park(waiter, out, evaluate));
+            return Ok(self.park(born, waiter, false, out, evaluate));
         }
-        let ahead = self.waiting.head().map(|(_, head)| &*head.ask.demand);
+        let ahead = self.waiting.places.first();
+        let ahead = ahead.map(|(_, head)| &*head.ask.demand);
         match look(&waiter.ask.demand, ahead, now)? {
             Look::Granted => {
                 self.granted(&waiter, now, out);
@@ -209,7 +220,8 @@ impl Line {
                 self.accounts
                     .hold(&mut waiter, shortfall.indices(), now, out);
                 // Only an instant needs the evaluator: an event will wake it by itself.
-                Ok(self.park(waiter, out, shortfall.instant(now).is_some()))
+                let evaluate = shortfall.instant(now).is_some();
+                Ok(self.park(born, waiter, true, out, evaluate))
             }
         }
     }
@@ -236,9 +248,16 @@ impl Line {
             .tell_rejected(waiter, refusing, reason, now, out);
     }
 
-    fn park(&mut self, waiter: Box<Waiter>, out: &mut Outbox, evaluate: bool) -> Arrival {
-        let ticket = Arc::clone(&waiter.ticket);
-        self.waiting.push(ticket.seq, waiter);
+    #[inline(never)]
+    fn park(
+        &mut self,
+        born: NonZeroU64,
+        waiter: Waiter,
+        was_asked: bool,
+        out: &mut Outbox,
+        evaluate: bool,
+    ) -> Arrival {
+        let ticket = self.waiting.push(born, waiter, was_asked);
         if evaluate {
             self.unwalked = true;
             out.evaluate();
@@ -266,10 +285,10 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> bool {
-        let Some(waiter) = self.waiting.remove(ticket.seq) else {
+        let Some(parked) = self.waiting.remove(ticket.seq) else {
             return false;
         };
-        self.rejected(&waiter, None, RejectReason::Cancelled, now, out);
+        self.rejected(&parked.waiter, None, RejectReason::Cancelled, now, out);
         self.unwalked = true;
         out.evaluate();
         true
@@ -283,12 +302,12 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) {
-        while let Some(seq) = self.waiting.head().map(|(seq, _)| seq) {
-            let Some(waiter) = self.waiting.remove(seq) else {
+        while let Some((seq, _)) = self.waiting.places.first() {
+            let Some(parked) = self.waiting.remove(seq) else {
                 break;
             };
-            self.rejected(&waiter, None, reason, now, out);
-            deliver(*waiter, Verdict::Refused(error.clone()), out);
+            self.rejected(&parked.waiter, None, reason, now, out);
+            deliver(parked, Verdict::Refused(error.clone()), out);
         }
     }
 
@@ -346,7 +365,7 @@ impl Line {
         if fault::is_planted(Fault::ReleaseCallsNobody) {
             return Ok(());
         }
-        if !self.waiting.is_empty() {
+        if !self.waiting.places.is_empty() {
             self.unwalked = true;
             out.evaluate();
         }
@@ -357,33 +376,21 @@ impl Line {
     #[cfg(any(test, debug_assertions))]
     pub(super) fn check_invariants(&self) {
         // A long line is checked by its sums in the properties, not at every unlock.
-        if self.waiting.len() > 64 {
+        if self.waiting.places.len() > 64 {
             return;
         }
         self.waiting.check_invariants();
+        let waiters = || self.waiting.places.iter().map(|(_, waiter)| waiter);
         if let Some(told) = self.memory.held() {
-            let held = self
-                .waiting
-                .waiters()
-                .filter(|it| it.memory_since.is_some());
+            let held = waiters().filter(|it| it.memory_since.is_some());
             assert_eq!(held.count(), told, "the count of memory's line");
         }
         for (key, told) in self.accounts.held_counts() {
-            let held = self
-                .waiting
-                .waiters()
-                .filter(|waiter| {
-                    waiter.held.iter().any(|(index, _)| {
-                        waiter
-                            .ask
-                            .demand
-                            .entries()
-                            .get(*index)
-                            .is_some_and(|entry| entry.key() == key)
-                    })
-                })
-                .count();
-            assert_eq!(held, told, "invariant 4 on {key:?}");
+            let held = waiters().filter(|waiter| {
+                let mut entries = waiter.ask.demand.entries().iter().enumerate();
+                entries.any(|(index, entry)| entry.key() == key && waiter.is_held_by(index))
+            });
+            assert_eq!(held.count(), told, "invariant 4 on {key:?}");
         }
     }
 }
@@ -395,6 +402,6 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-fn deliver(waiter: Waiter, verdict: Verdict, out: &mut Outbox) {
-    out.deliver(waiter.ticket, verdict, waiter.ask.cell);
+fn deliver(parked: Parked, verdict: Verdict, out: &mut Outbox) {
+    out.deliver(parked.ticket, verdict, parked.waiter.ask.cell);
 }

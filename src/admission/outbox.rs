@@ -79,7 +79,7 @@ impl Outbox {
         self.lines.clear();
         self.evaluate = false;
         self.items.drain(..).filter_map(|item| match item {
-            Item::Verdict(ticket, verdict, _) => Some((ticket.seq(), verdict)),
+            Item::Verdict(ticket, verdict, _) => Some((ticket.place(), verdict)),
             Item::Note(_) => None,
         })
     }
@@ -90,7 +90,7 @@ impl Outbox {
     pub(super) fn told(self) -> Vec<String> {
         let items = self.items.into_iter().map(|item| match item {
             Item::Verdict(ticket, verdict, cell) => {
-                let told = format!("{} {verdict:?}", ticket.seq());
+                let told = format!("{} {verdict:?}", ticket.place());
                 ticket.deliver(verdict, &cell);
                 told
             }

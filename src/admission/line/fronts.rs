@@ -1,6 +1,7 @@
 //! The first member of each class of a group, in order.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::groups::ClassId;
 use super::seqs::Seq;
@@ -68,7 +69,10 @@ impl Fronts {
         match self {
             Self::One(front, _) if *front > seq => Some(*front),
             Self::None | Self::One(..) => None,
-            Self::Many(fronts) => fronts.range(seq + 1..).next().map(|(front, _)| *front),
+            Self::Many(fronts) => {
+                let behind = (Bound::Excluded(seq), Bound::Unbounded);
+                fronts.range(behind).next().map(|(front, _)| *front)
+            }
         }
     }
 

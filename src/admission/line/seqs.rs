@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
+use super::keyed::Key;
+
 /// A place in the line; a later arrival has a greater one.
-pub(super) type Seq = u64;
+pub(in crate::admission) type Seq = Key;
 
 /// Places in ascending order. Most have one at most, which costs no allocation.
 #[derive(Debug, Default)]
