@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::account::{AccountKey, Wake};
-use super::demand::{Demand, Entry};
+use super::demand::{Demand, Filed};
 use super::ids::IdMap;
 use super::line::{Waiter, Waits};
 use super::outbox::{Behind, Note, Outbox};
@@ -44,10 +44,10 @@ impl Accounts {
         demand: &Demand,
     ) -> Result<(), JobError> {
         for entry in demand.entries() {
-            let key = entry.key();
-            if self.met.contains_key(&key.id()) {
+            if self.met.contains_key(&entry.account()) {
                 continue;
             }
+            let key = entry.key();
             if let Some(other) = self.namesake(key) {
                 return Err(JobError::system(
                     "admission",
@@ -148,9 +148,9 @@ impl Accounts {
             waiter.held.push((index, now));
             first.push(index);
             if let Some(entry) = waiter.ask.demand.entries().get(index) {
-                self.count_held(entry.key(), 1);
+                self.count_held(entry.account(), 1);
                 self.tell(
-                    &**entry,
+                    entry,
                     waiter.ask.behind.as_ref(),
                     LimiterChange::Held,
                     None,
@@ -177,20 +177,18 @@ impl Accounts {
             let (change, wait) = match since {
                 None => (LimiterChange::GrantedImmediate, Duration::ZERO),
                 Some((_, since)) => {
-                    let wait = now.saturating_duration_since(*since);
-                    self.count_held(entry.key(), -1);
+                    // Most are held from the instant at which they asked.
+                    let wait = if *since == waiter.asked {
+                        waits.wall
+                    } else {
+                        now.saturating_duration_since(*since)
+                    };
+                    self.count_held(entry.account(), -1);
                     waits.by_entry.push((index, wait));
                     (LimiterChange::GrantedFromHold, wait)
                 }
             };
-            self.tell(
-                &**entry,
-                waiter.ask.behind.as_ref(),
-                change,
-                None,
-                wait,
-                out,
-            );
+            self.tell(entry, waiter.ask.behind.as_ref(), change, None, wait, out);
         }
         waits
     }
@@ -208,14 +206,14 @@ impl Accounts {
             let since = waiter.held.iter().find(|(held, _)| *held == index);
             let wait = match since {
                 Some((_, since)) => {
-                    self.count_held(entry.key(), -1);
+                    self.count_held(entry.account(), -1);
                     now.saturating_duration_since(*since)
                 }
                 None if refusing == Some(index) => Duration::ZERO,
                 None => continue,
             };
             self.tell(
-                &**entry,
+                entry,
                 waiter.ask.behind.as_ref(),
                 LimiterChange::Rejected,
                 Some(reason),
@@ -225,23 +223,38 @@ impl Accounts {
         }
     }
 
-    fn count_held(&mut self, key: &AccountKey, change: isize) {
-        if let Some(account) = self.met.get_mut(&key.id()) {
+    #[inline]
+    fn count_held(&mut self, account: u64, change: isize) {
+        if let Some(account) = self.met.get_mut(&account) {
             account.held = account.held.saturating_add_signed(change);
         }
     }
 
     /// Best effort: an account that cannot describe itself has no event, and admission goes on.
+    #[inline]
     pub(super) fn tell(
         &self,
-        entry: &dyn Entry,
+        entry: &Filed,
         behind: Option<&Arc<Behind>>,
         change: LimiterChange,
         reason: Option<RejectReason>,
         wait: Duration,
         out: &mut Outbox,
     ) {
-        let Some(behind) = behind else { return };
+        if let Some(behind) = behind {
+            self.tell_of(entry, behind, (change, reason), wait, out);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_of(
+        &self,
+        entry: &Filed,
+        behind: &Arc<Behind>,
+        (change, reason): (LimiterChange, Option<RejectReason>),
+        wait: Duration,
+        out: &mut Outbox,
+    ) {
         let Ok((status, amount)) = contain("limiter", || (entry.status(), entry.units())) else {
             return;
         };
@@ -249,7 +262,7 @@ impl Accounts {
             account: entry.key().name_shared(),
             waiters: self
                 .met
-                .get(&entry.key().id())
+                .get(&entry.account())
                 .map_or(0, |account| account.held),
             status,
             amount,

@@ -11,6 +11,7 @@ use std::time::Instant;
 use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment};
 use crate::error::JobError;
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A limit of so many permits at once, each held for the duration of the work.
 ///
@@ -26,6 +27,9 @@ use crate::sync::Mutex;
 pub struct CountingGate {
     key: AccountKey,
     capacity: u32,
+    /// Changed only under the lock of the rest. Beside it so that a question, of which there are
+    /// many for each take, costs no lock.
+    in_use: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -40,7 +44,6 @@ pub type ModelGate = CountingGate;
 
 #[derive(Debug, Default)]
 struct State {
-    in_use: u64,
     orphaned: u32,
     last_activity: Option<Instant>,
 }
@@ -81,6 +84,7 @@ impl CountingGate {
         Ok(Self {
             key: AccountKey::new(name),
             capacity,
+            in_use: AtomicU64::new(0),
             state: Mutex::default(),
         })
     }
@@ -157,7 +161,7 @@ impl CountingGate {
     #[must_use]
     pub fn status(&self) -> GateStatus {
         let state = self.state.lock();
-        let active = u32::try_from(state.in_use).unwrap_or(u32::MAX);
+        let active = u32::try_from(self.taken()).unwrap_or(u32::MAX);
         GateStatus {
             max: self.capacity,
             available: self.capacity.saturating_sub(active),
@@ -191,13 +195,17 @@ impl CountingGate {
         ))
     }
 
-    fn check(&self, state: &State, mine: usize, ahead: usize) -> Result<bool, JobError> {
+    fn taken(&self) -> u64 {
+        self.in_use.load(Ordering::Acquire)
+    }
+
+    fn check(&self, mine: usize, ahead: usize) -> Result<bool, JobError> {
         let (mine, ahead) = (mine as u64, ahead as u64);
         let capacity = u64::from(self.capacity);
         if mine > capacity {
             return Err(self.refuse_impossible(mine));
         }
-        let asked = state.in_use.saturating_add(mine).saturating_add(ahead);
+        let asked = self.taken().saturating_add(mine).saturating_add(ahead);
         Ok(asked <= capacity)
     }
 }
@@ -246,14 +254,19 @@ impl RateLimiter for CountingGate {
     }
 
     fn fits(&self, mine: &[()], reserved_ahead: &[()], _: Instant) -> Result<bool, JobError> {
-        self.check(&self.state.lock(), mine.len(), reserved_ahead.len())
+        self.check(mine.len(), reserved_ahead.len())
     }
 
     fn try_take(&self, mine: &[()], reserved_ahead: &[()], now: Instant) -> Result<bool, JobError> {
+        // A no needs no lock.
+        if !self.check(mine.len(), reserved_ahead.len())? {
+            return Ok(false);
+        }
         let mut state = self.state.lock();
-        let fits = self.check(&state, mine.len(), reserved_ahead.len())?;
+        let fits = self.check(mine.len(), reserved_ahead.len())?;
         if fits {
-            state.in_use += mine.len() as u64;
+            let taken = self.taken() + mine.len() as u64;
+            self.in_use.store(taken, Ordering::Release);
             state.last_activity = Some(now);
         }
         Ok(fits)
@@ -261,7 +274,8 @@ impl RateLimiter for CountingGate {
 
     fn give(&self, amounts: &[()], now: Instant) {
         let mut state = self.state.lock();
-        state.in_use = state.in_use.saturating_sub(amounts.len() as u64);
+        let taken = self.taken().saturating_sub(amounts.len() as u64);
+        self.in_use.store(taken, Ordering::Release);
         state.last_activity = Some(now);
     }
 

@@ -50,9 +50,12 @@ use crate::sync::Mutex;
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
 use keyed::Births;
-use places::Parked;
+use places::Left;
 use seqs::Seq;
 use waiting::Waiting;
+
+/// Demands to be dropped where no lock is held. A step has few of them.
+pub(super) type Gone = SmallVec<[Arc<Demand>; 4]>;
 
 /// Who asks, and what for.
 pub(super) struct Ask {
@@ -205,7 +208,7 @@ impl Line {
         let ahead = ahead.map(|(_, head)| &*head.ask.demand);
         match look(&waiter.ask.demand, ahead, now)? {
             Look::Granted => {
-                self.granted(&waiter, now, out);
+                granted(&mut self.memory, &mut self.accounts, &waiter, now, out);
                 Ok(Arrival::Granted)
             }
             Look::Refused {
@@ -213,7 +216,8 @@ impl Line {
                 error,
                 reason,
             } => {
-                self.rejected(&waiter, Some(entry), reason, now, out);
+                let (memory, accounts) = (&mut self.memory, &mut self.accounts);
+                rejected(memory, accounts, &waiter, Some(entry), reason, now, out);
                 Ok(Arrival::Refused(error))
             }
             Look::Short(shortfall) => {
@@ -224,28 +228,6 @@ impl Line {
                 Ok(self.park(born, waiter, true, out, evaluate))
             }
         }
-    }
-
-    /// Stamps memory's release and tells everyone who held the waiter.
-    #[inline(never)]
-    fn granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) -> Waits {
-        let memory = self.memory.granted(waiter, now, out);
-        let mut waits = self.accounts.tell_granted(waiter, now, out);
-        waits.by_memory = memory;
-        waits
-    }
-
-    fn rejected(
-        &mut self,
-        waiter: &Waiter,
-        refusing: Option<usize>,
-        reason: RejectReason,
-        now: Instant,
-        out: &mut Outbox,
-    ) {
-        self.memory.rejected(waiter, reason, now, out);
-        self.accounts
-            .tell_rejected(waiter, refusing, reason, now, out);
     }
 
     #[inline(never)]
@@ -285,10 +267,12 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> bool {
-        let Some(parked) = self.waiting.remove(ticket.seq) else {
+        if self
+            .take_out(ticket.seq, None, RejectReason::Cancelled, now, out)
+            .is_none()
+        {
             return false;
-        };
-        self.rejected(&parked.waiter, None, RejectReason::Cancelled, now, out);
+        }
         self.unwalked = true;
         out.evaluate();
         true
@@ -303,12 +287,50 @@ impl Line {
         out: &mut Outbox,
     ) {
         while let Some((seq, _)) = self.waiting.places.first() {
-            let Some(parked) = self.waiting.remove(seq) else {
+            let Some(left) = self.take_out(seq, None, reason, now, out) else {
                 break;
             };
-            self.rejected(&parked.waiter, None, reason, now, out);
-            deliver(parked, Verdict::Refused(error.clone()), out);
+            left.hears(Verdict::Refused(error.clone()), out);
         }
+    }
+
+    /// Grants a waiter whose accounts were debited.
+    fn grant(&mut self, seq: Seq, now: Instant, out: &mut Outbox) {
+        let Some(waiter) = self.waiting.places.get(seq) else {
+            return;
+        };
+        let waits = granted(&mut self.memory, &mut self.accounts, waiter, now, out);
+        if let Some(left) = self.waiting.remove(seq) {
+            left.hears(Verdict::Granted(waits), out);
+        }
+    }
+
+    /// Refuses a waiter with the error of an account of its own.
+    fn refuse(
+        &mut self,
+        seq: Seq,
+        (entry, error, reason): (usize, JobError, RejectReason),
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        if let Some(left) = self.take_out(seq, Some(entry), reason, now, out) {
+            left.hears(Verdict::Refused(error), out);
+        }
+    }
+
+    /// Takes a waiter out that is not granted, and tells everyone who held it.
+    fn take_out(
+        &mut self,
+        seq: Seq,
+        refusing: Option<usize>,
+        reason: RejectReason,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Option<Left> {
+        let waiter = self.waiting.places.get(seq)?;
+        let (memory, accounts) = (&mut self.memory, &mut self.accounts);
+        rejected(memory, accounts, waiter, refusing, reason, now, out);
+        self.waiting.remove(seq)
     }
 
     /// Whether a parked demand was granted; none while it waits.
@@ -325,7 +347,7 @@ impl Line {
     }
 
     /// What the line has no more use for, to be dropped where no lock is held.
-    pub(super) fn take_gone(&mut self) -> Vec<Arc<Demand>> {
+    pub(super) fn take_gone(&mut self) -> Gone {
         self.waiting.take_gone()
     }
 
@@ -352,7 +374,7 @@ impl Line {
             if metered_too || replenishment(&**entry)? == Replenishment::Release {
                 give(&**entry, now)?;
                 self.accounts.tell(
-                    &**entry,
+                    entry,
                     behind,
                     LimiterChange::Released,
                     None,
@@ -402,6 +424,30 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-fn deliver(parked: Parked, verdict: Verdict, out: &mut Outbox) {
-    out.deliver(parked.ticket, verdict, parked.waiter.ask.cell);
+/// Stamps memory's release and tells everyone who held the waiter.
+#[inline(never)]
+fn granted(
+    memory: &mut MemoryFront,
+    accounts: &mut Accounts,
+    waiter: &Waiter,
+    now: Instant,
+    out: &mut Outbox,
+) -> Waits {
+    let by_memory = memory.granted(waiter, now, out);
+    let mut waits = accounts.tell_granted(waiter, now, out);
+    waits.by_memory = by_memory;
+    waits
+}
+
+fn rejected(
+    memory: &mut MemoryFront,
+    accounts: &mut Accounts,
+    waiter: &Waiter,
+    refusing: Option<usize>,
+    reason: RejectReason,
+    now: Instant,
+    out: &mut Outbox,
+) {
+    memory.rejected(waiter, reason, now, out);
+    accounts.tell_rejected(waiter, refusing, reason, now, out);
 }

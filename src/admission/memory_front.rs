@@ -83,6 +83,7 @@ impl MemoryFront {
 
     /// Whether a waiter goes on to the accounts. Within one pass the answer changes only from yes
     /// to no, at a grant: so while the head is held, everyone behind it is.
+    #[inline]
     pub(super) fn passes(&self, now: Instant) -> bool {
         self.gated.as_ref().is_none_or(|gated| gated.gate.fits(now))
     }

@@ -65,6 +65,7 @@ impl Outbox {
     }
 
     /// A waiter is to have its verdict, and its thread is to be woken in this cell.
+    #[inline]
     pub(super) fn deliver(&mut self, ticket: Arc<Ticket>, verdict: Verdict, cell: Arc<WaitCell>) {
         self.items.push(Item::Verdict(ticket, verdict, cell));
     }
@@ -74,14 +75,20 @@ impl Outbox {
         self.evaluate = true;
     }
 
+    /// How much is to be told and delivered.
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
     /// The verdicts in their order, by place, delivered to nobody.
-    pub(super) fn verdicts(&mut self) -> impl Iterator<Item = (u64, Verdict)> {
+    pub(super) fn take_verdicts(&mut self, mut each: impl FnMut(u64, Verdict)) {
         self.lines.clear();
         self.evaluate = false;
-        self.items.drain(..).filter_map(|item| match item {
-            Item::Verdict(ticket, verdict, _) => Some((ticket.place(), verdict)),
-            Item::Note(_) => None,
-        })
+        for item in self.items.drain(..) {
+            if let Item::Verdict(ticket, verdict, _) = item {
+                each(ticket.place(), verdict);
+            }
+        }
     }
 
     /// Delivers the verdicts, and answers everything that the step wants told as text that does not

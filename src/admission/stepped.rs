@@ -140,23 +140,27 @@ impl SteppedLine {
     pub fn walk(&mut self, now: Instant) -> Result<Walked, JobError> {
         let next = self.line.pass(now, &mut self.out).map_err(|it| it.0)?;
         let mut walked = Walked {
-            granted: Vec::new(),
+            granted: Vec::with_capacity(self.out.len()),
             refused: Vec::new(),
             next,
         };
-        for (place, verdict) in self.out.verdicts() {
-            let at = index(place).and_then(|index| self.arrived.get_mut(index));
+        let arrived = &mut self.arrived;
+        self.out.take_verdicts(|place, verdict| {
+            let at = index(place).and_then(|index| arrived.get_mut(index));
+            let state = match verdict {
+                Verdict::Granted(_) => {
+                    walked.granted.push(place);
+                    State::Holds
+                }
+                Verdict::Refused(error) => {
+                    walked.refused.push((place, error));
+                    State::Done
+                }
+            };
             if let Some(arrived) = at {
-                arrived.state = match &verdict {
-                    Verdict::Granted(_) => State::Holds,
-                    Verdict::Refused(_) => State::Done,
-                };
+                arrived.state = state;
             }
-            match verdict {
-                Verdict::Granted(_) => walked.granted.push(place),
-                Verdict::Refused(error) => walked.refused.push((place, error)),
-            }
-        }
+        });
         drop(self.line.take_gone());
         Ok(walked)
     }

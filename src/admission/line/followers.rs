@@ -24,7 +24,7 @@ use super::waiting::Waiting;
 use super::walk::Walk;
 use crate::admission::demand::Demand;
 use crate::admission::ids::IdMap;
-use crate::admission::question::{Defect, Look, ShortEntries, Shortfall, look, shortness};
+use crate::admission::question::{Defect, Look, Shortfall, look, shortness};
 
 /// Whose turn it is at a place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,7 +164,7 @@ impl<'w, 'a> Followers<'w, 'a> {
                 error,
                 reason,
             } => {
-                self.walk.refuse(seq, entry, error, reason);
+                self.walk.refuse(seq, (entry, error, reason));
                 self.turn_of_next(id);
             }
             Look::Short(shortfall) => {
@@ -248,17 +248,9 @@ impl<'w, 'a> Followers<'w, 'a> {
         if class.members.after(self.at).is_none() {
             return false;
         }
-        let mut entries = ShortEntries::new();
-        if shortness(
-            &class.demand,
-            Some(self.view.head),
-            self.walk.now,
-            &mut entries,
-        )
-        .is_err()
-        {
+        let Ok(entries) = shortness(&class.demand, Some(self.view.head), self.view.now) else {
             return false;
-        }
+        };
         let Some((_, by_last)) = entries.iter().find(|(index, _)| *index == last).copied() else {
             return false;
         };

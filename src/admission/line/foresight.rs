@@ -12,7 +12,7 @@ use super::keyed::Keyed;
 use super::seqs::Seq;
 use super::slots::{Known, SlotId};
 use super::waiting::Waiting;
-use crate::admission::demand::{Demand, Entry};
+use crate::admission::demand::{Demand, Filed};
 use crate::admission::question::{Shortfall, earliest, fits, reserved_on};
 
 /// How the line foresees a group.
@@ -39,12 +39,14 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    pub(super) fn fits(&self, entry: &dyn Entry) -> Option<bool> {
-        fits(entry, reserved_on(Some(self.head), entry), self.now)
+    pub(super) fn fits(&self, entry: &Filed) -> Option<bool> {
+        let reserved = reserved_on(Some(self.head), entry.account());
+        fits(&**entry, reserved, self.now)
     }
 
-    fn earliest(&self, entry: &dyn Entry) -> Option<Instant> {
-        earliest(entry, reserved_on(Some(self.head), entry), self.now)
+    fn earliest(&self, entry: &Filed) -> Option<Instant> {
+        let reserved = reserved_on(Some(self.head), entry.account());
+        earliest(&**entry, reserved, self.now)
     }
 }
 
@@ -76,16 +78,24 @@ impl Short {
 }
 
 impl Waiting {
-    /// What the head lacks. Nothing is known of an account that said "fits" and then declined.
-    pub(super) fn note_head_short(&mut self, head: Seq, shortfall: &Shortfall) {
-        let Some(head) = self.places.get(head).filter(|_| !shortfall.declined) else {
+    /// What the head reserves, and what it lacks. Nothing is known of an account that said "fits" and
+    /// then declined.
+    pub(super) fn note_head(&mut self, head: Seq, shortfall: &Shortfall) {
+        let class = self.places.class_of(head);
+        let class = class.and_then(|id| self.classes.get(id));
+        let Some(group) = class.and_then(|class| self.groups.get(class.group)) else {
             return;
         };
-        for (index, until) in &shortfall.entries {
-            if let Some(entry) = head.ask.demand.entries().get(*index)
-                && let Some(slot) = self.slots.of(entry.key().id())
-            {
-                slot.known_in(self.walks).head = Some(*until);
+        for (index, of_group) in group.entries.iter().enumerate() {
+            if let Some(slot) = self.slots.get_mut(of_group.slot) {
+                slot.known_in(self.walks).reserved = Some(index);
+            }
+        }
+        let lacking = shortfall.entries.iter().filter(|_| !shortfall.declined);
+        for (index, until) in lacking {
+            let of_group = group.entries.get(*index);
+            if let Some(slot) = of_group.and_then(|it| self.slots.get_mut(it.slot)) {
+                slot.known.head = Some(*until);
             }
         }
     }
@@ -93,7 +103,7 @@ impl Waiting {
     /// The accounts of this demand were debited.
     pub(super) fn note_debit(&mut self, demand: &Demand) {
         for entry in demand.entries() {
-            if let Some(slot) = self.slots.of(entry.key().id()) {
+            if let Some(slot) = self.slots.of(entry.account()) {
                 slot.known.forget_ample();
             }
         }
@@ -109,8 +119,8 @@ impl Waiting {
         let (walk, groups) = (self.walks, self.groups.len());
         let everyone_is_short = self
             .slots
-            .iter_mut()
-            .any(|slot| slot.groups == groups && slot.known_in(walk).head == Some(None));
+            .iter()
+            .any(|slot| slot.groups == groups && slot.blocks_head(walk));
         if !everyone_is_short {
             return false;
         }
@@ -195,9 +205,9 @@ impl Waiting {
                     return Foresight::Open;
                 };
                 // What is short for the least is short for more.
-                match view.fits(&**entry) {
+                match view.fits(entry) {
                     Some(true) => {}
-                    Some(false) => short.add(index, view.earliest(&**entry)),
+                    Some(false) => short.add(index, view.earliest(entry)),
                     None => return Foresight::Open,
                 }
             }
@@ -268,7 +278,7 @@ impl OfGroup {
             let question = classes
                 .get(id)
                 .and_then(|it| it.demand.entries().get(entry));
-            match question.and_then(|entry| view.fits(&**entry)) {
+            match question.and_then(|entry| view.fits(entry)) {
                 Some(true) => {
                     known.note_ample(count, units);
                     break;

@@ -27,6 +27,7 @@ impl Fronts {
     }
 
     /// Takes a place out; puts `next` in, of the same class.
+    #[inline]
     pub(super) fn advance(&mut self, seq: Seq, next: Option<Seq>) {
         match self {
             Self::None => {}
@@ -44,6 +45,7 @@ impl Fronts {
         }
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         match self {
             Self::None => 0,
@@ -52,6 +54,7 @@ impl Fronts {
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::Gone;
 use super::fronts::Fronts;
 use super::keyed::{Key, Keyed};
 use super::seqs::Seqs;
@@ -75,7 +76,8 @@ impl OfGroup {
     }
 
     /// A member that the entry had not held is held now, or gone.
-    pub(super) fn leave_unheld(&mut self, slots: &mut Slots, gone: &mut Vec<Arc<Demand>>) {
+    #[inline]
+    pub(super) fn leave_unheld(&mut self, slots: &mut Slots, gone: &mut Gone) {
         self.unheld -= 1;
         if let Some(slot) = slots.get_mut(self.slot) {
             slot.leave_unheld(gone);
@@ -88,7 +90,7 @@ impl Group {
     pub(super) fn shares(&self, demand: &Demand) -> bool {
         self.entries.iter().any(|entry| {
             let mut theirs = demand.entries().iter();
-            theirs.any(|it| it.key().id() == entry.account)
+            theirs.any(|it| it.account() == entry.account)
         })
     }
 

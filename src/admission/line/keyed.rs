@@ -1,12 +1,13 @@
 //! Values that come and go: each found by its key at once, and never taken for one that lay there
 //! before it.
 
+use std::cmp::Ordering;
 use std::num::NonZeroU64;
 
 use slab::Slab;
 
-/// Names one value. Ordered by birth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Names one value. Ordered by birth, which no other has.
+#[derive(Clone, Copy, Debug)]
 pub(in crate::admission) struct Key {
     born: NonZeroU64,
     at: usize,
@@ -16,6 +17,26 @@ impl Key {
     /// The birth that the value was given.
     pub(in crate::admission) fn born(self) -> u64 {
         self.born.get()
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.born == other.born
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.born.cmp(&other.born)
     }
 }
 
@@ -84,9 +105,7 @@ impl<T> Keyed<T> {
     }
 
     pub(super) fn remove(&mut self, key: Key) -> Option<T> {
-        if !self.contains(key) {
-            return None;
-        }
+        self.get(key)?;
         self.slab.try_remove(key.at).map(|(_, value)| value)
     }
 

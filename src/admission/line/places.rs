@@ -11,16 +11,25 @@ use std::sync::Arc;
 use super::groups::ClassId;
 use super::keyed::Keyed;
 use super::seqs::Seq;
-use super::{Ticket, Waiter};
+use super::{Ticket, Verdict, Waiter};
+use crate::admission::outbox::Outbox;
+use crate::clock::WaitCell;
 
-/// A waiter, and where its thread hears of it.
-pub(super) struct Parked {
-    pub(super) waiter: Waiter,
-    pub(super) ticket: Arc<Ticket>,
+/// Where the thread of one that has left the line hears of it.
+pub(super) struct Left {
+    ticket: Arc<Ticket>,
+    cell: Arc<WaitCell>,
+}
+
+impl Left {
+    pub(super) fn hears(self, verdict: Verdict, out: &mut Outbox) {
+        out.deliver(self.ticket, verdict, self.cell);
+    }
 }
 
 struct Place {
-    parked: Parked,
+    waiter: Waiter,
+    ticket: Arc<Ticket>,
     class: ClassId,
     before: Option<Seq>,
     behind: Option<Seq>,
@@ -42,6 +51,7 @@ impl Places {
         self.places.is_empty()
     }
 
+    #[inline]
     pub(super) fn first(&self) -> Option<(Seq, &Waiter)> {
         let seq = self.first?;
         Some((seq, self.get(seq)?))
@@ -51,16 +61,17 @@ impl Places {
         self.last
     }
 
+    #[inline]
     pub(super) fn get(&self, seq: Seq) -> Option<&Waiter> {
-        self.places.get(seq).map(|place| &place.parked.waiter)
+        self.places.get(seq).map(|place| &place.waiter)
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, seq: Seq) -> Option<&mut Waiter> {
-        self.places
-            .get_mut(seq)
-            .map(|place| &mut place.parked.waiter)
+        self.places.get_mut(seq).map(|place| &mut place.waiter)
     }
 
+    #[inline]
     pub(super) fn class_of(&self, seq: Seq) -> Option<ClassId> {
         self.places.get(seq).map(|place| place.class)
     }
@@ -76,10 +87,8 @@ impl Places {
         let seq = vacant.key();
         let ticket = Arc::new(Ticket::new(seq));
         vacant.insert(Place {
-            parked: Parked {
-                waiter,
-                ticket: Arc::clone(&ticket),
-            },
+            waiter,
+            ticket: Arc::clone(&ticket),
             class,
             before: self.last,
             behind: None,
@@ -92,9 +101,11 @@ impl Places {
     }
 
     /// Takes a waiter out of the line.
-    pub(super) fn remove(&mut self, seq: Seq) -> Option<(Parked, ClassId)> {
+    #[inline]
+    pub(super) fn remove(&mut self, seq: Seq) -> Option<(Left, ClassId)> {
         let Place {
-            parked,
+            waiter,
+            ticket,
             class,
             before,
             behind,
@@ -107,9 +118,14 @@ impl Places {
             Some(behind) => self.link(behind, |place| place.before = before),
             None => self.last = before,
         }
-        Some((parked, class))
+        let left = Left {
+            ticket,
+            cell: waiter.ask.cell,
+        };
+        Some((left, class))
     }
 
+    #[inline]
     fn link(&mut self, seq: Seq, change: impl FnOnce(&mut Place)) {
         if let Some(place) = self.places.get_mut(seq) {
             change(place);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Line, Verdict, deliver, earlier};
+use super::{Line, earlier};
 use crate::admission::outbox::Outbox;
 use crate::admission::question::{Defect, Look, look};
 
@@ -40,22 +40,12 @@ impl Line {
                 break;
             };
             match look(&demand, ahead.as_deref(), now)? {
-                Look::Granted => {
-                    if let Some(parked) = self.waiting.remove(seq) {
-                        let waits = self.granted(&parked.waiter, now, out);
-                        deliver(parked, Verdict::Granted(waits), out);
-                    }
-                }
+                Look::Granted => self.grant(seq, now, out),
                 Look::Refused {
                     entry,
                     error,
                     reason,
-                } => {
-                    if let Some(parked) = self.waiting.remove(seq) {
-                        self.rejected(&parked.waiter, Some(entry), reason, now, out);
-                        deliver(parked, Verdict::Refused(error), out);
-                    }
-                }
+                } => self.refuse(seq, (entry, error, reason), now, out),
                 Look::Short(shortfall) => {
                     if let Some(waiter) = self.waiting.places.get_mut(seq) {
                         let first = self.accounts.hold(waiter, shortfall.indices(), now, out);

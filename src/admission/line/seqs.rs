@@ -27,6 +27,7 @@ impl Seqs {
     }
 
     /// Takes a place out, and answers whether it was there.
+    #[inline]
     pub(super) fn remove(&mut self, seq: Seq) -> bool {
         match self {
             Self::One(first) if *first == seq => {
@@ -44,10 +45,12 @@ impl Seqs {
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.first().is_none()
     }
 
+    #[inline]
     pub(super) fn first(&self) -> Option<Seq> {
         match self {
             Self::None => None,

@@ -14,10 +14,12 @@ use std::time::Instant;
 use slab::Slab;
 use smallvec::SmallVec;
 
+use super::Gone;
 use super::foresight::View;
-use crate::admission::demand::{Demand, Entry};
+use crate::admission::demand::{Demand, Filed};
 use crate::admission::ids::IdMap;
 use crate::admission::question::revision;
+use crate::unwind::contain;
 
 pub(super) type SlotId = usize;
 
@@ -57,9 +59,9 @@ impl Question {
         }
     }
 
-    fn entry(&self) -> Option<&dyn Entry> {
-        let entry = self.demand.entries().get(self.index)?;
-        Some(&**entry)
+    #[inline]
+    fn entry(&self) -> Option<&Filed> {
+        self.demand.entries().get(self.index)
     }
 }
 
@@ -75,22 +77,18 @@ pub(super) struct Most {
 pub(super) struct Known {
     /// Which walk.
     walk: u64,
-    pub(super) revision: Option<u64>,
+    /// Its revision, once it was asked for it.
+    revision: Option<Option<u64>>,
     /// That the head is short on it, and when the clock alone closes that.
     pub(super) head: Option<Option<Instant>>,
+    /// Which entry of the head reserves something on it.
+    pub(super) reserved: Option<usize>,
     /// So many amounts of so many units fit beside the head, until it is debited.
     ample: SmallVec<[(usize, u64); 2]>,
 }
 
 impl Known {
-    /// Forgets what an earlier walk knew.
-    fn begin(&mut self, walk: u64, entry: &dyn Entry) {
-        self.walk = walk;
-        self.revision = revision(entry);
-        self.head = None;
-        self.ample.clear();
-    }
-
+    #[inline]
     pub(super) fn is_ample(&self, count: usize, units: u64) -> bool {
         self.ample
             .iter()
@@ -98,59 +96,91 @@ impl Known {
     }
 
     pub(super) fn note_ample(&mut self, count: usize, units: u64) {
-        self.ample.retain(|(other, _)| *other != count);
-        self.ample.push((count, units));
+        match self.ample.iter_mut().find(|(known, _)| *known == count) {
+            Some((_, most)) => *most = units,
+            None => self.ample.push((count, units)),
+        }
     }
 
+    #[inline]
     pub(super) fn forget_ample(&mut self) {
-        self.ample.clear();
+        if !self.ample.is_empty() {
+            self.ample.clear();
+        }
     }
 }
 
 impl Slot {
     /// What this walk knows.
+    #[inline]
     pub(super) fn known_in(&mut self, walk: u64) -> &mut Known {
-        if self.known.walk != walk
-            && let Some(entry) = self.sample.entry()
-        {
-            self.known.begin(walk, entry);
+        let known = &mut self.known;
+        if known.walk != walk {
+            known.walk = walk;
+            known.revision = None;
+            known.head = None;
+            known.reserved = None;
+            known.forget_ample();
         }
-        &mut self.known
+        known
     }
 
-    /// Whether every class on it has been asked as the account now is.
+    /// Whether every class on it has been asked as the account now is. An account that fails to say
+    /// is not settled.
     pub(super) fn is_settled(&mut self, walk: u64) -> bool {
-        let asked_under = self.asked_under;
-        let revision = self.known_in(walk).revision;
-        revision.is_some() && revision == asked_under
+        contain("limiter", || self.is_settled_says_account(walk)).unwrap_or(false)
     }
 
-    /// Whether the account is as it was when every class on it was asked.
-    pub(super) fn was_asked_as_now(&self, entry: &dyn Entry) -> bool {
-        let revision = revision(entry);
+    /// As much; the account is asked, and may panic.
+    #[inline]
+    fn is_settled_says_account(&mut self, walk: u64) -> bool {
+        let asked = self.known_in(walk).revision;
+        let revision = match asked {
+            Some(revision) => revision,
+            None => {
+                let revision = self.sample.entry().and_then(|entry| entry.revision());
+                self.known.revision = Some(revision);
+                revision
+            }
+        };
         revision.is_some() && revision == self.asked_under
     }
 
-    /// Whether nobody on it can be refused, or has to be held on it for the first time.
-    pub(super) fn is_calm(&mut self, walk: u64, view: View<'_>) -> bool {
-        if !self.is_settled(walk) {
+    /// Whether the account is as it was when every class on it was asked.
+    pub(super) fn was_asked_as_now(&self, entry: &Filed) -> bool {
+        let revision = revision(&**entry);
+        revision.is_some() && revision == self.asked_under
+    }
+
+    /// Whether the head lacks it, and only an event fills it.
+    #[inline]
+    pub(super) fn blocks_head(&self, walk: u64) -> bool {
+        self.known.walk == walk && self.known.head == Some(None)
+    }
+
+    /// Whether nobody on it can be refused, or has to be held on it for the first time. The account
+    /// is asked, and may panic.
+    #[inline]
+    fn is_calm(&mut self, walk: u64, view: View<'_>) -> bool {
+        if !self.is_settled_says_account(walk) {
             return false;
         }
+        let Self { known, most, .. } = &*self;
         if self.unheld == 0 {
             return true;
         }
-        let Self { known, most, .. } = self;
-        known.head.is_none()
-            && most.iter().all(|most| {
-                known.is_ample(most.count, most.units) || {
-                    let entry = most.question.entry();
-                    let fits = entry.and_then(|entry| view.fits(entry)) == Some(true);
-                    if fits {
-                        known.note_ample(most.count, most.units);
-                    }
-                    fits
-                }
-            })
+        if known.head.is_some() {
+            return false;
+        }
+        let reserved = known.reserved.and_then(|at| view.head.entries().get(at));
+        let reserved = reserved.map(|entry| &**entry);
+        most.iter().all(|most| {
+            let entry = most.question.entry();
+            matches!(
+                entry.map(|entry| entry.fits(reserved, view.now)),
+                Some(Ok(true))
+            )
+        })
     }
 
     /// Somebody whom the account has not held may ask for so much. What is named no more goes to
@@ -159,7 +189,7 @@ impl Slot {
         &mut self,
         (count, units): (usize, u64),
         question: Question,
-        gone: &mut Vec<Arc<Demand>>,
+        gone: &mut Gone,
     ) {
         let known = self.most.iter_mut().find(|known| known.count == count);
         match known {
@@ -177,22 +207,23 @@ impl Slot {
     }
 
     /// A member that the account had not held is held now, or gone.
-    pub(super) fn leave_unheld(&mut self, gone: &mut Vec<Arc<Demand>>) {
+    #[inline]
+    pub(super) fn leave_unheld(&mut self, gone: &mut Gone) {
         self.unheld -= 1;
         if self.unheld == 0 {
             self.forget_most(gone);
         }
     }
 
-    pub(super) fn forget_most(&mut self, gone: &mut Vec<Arc<Demand>>) {
+    pub(super) fn forget_most(&mut self, gone: &mut Gone) {
         gone.extend(self.most.drain(..).map(|most| most.question.demand));
     }
 }
 
 impl Slots {
     /// The slot of the account that this entry asks, for one group more.
-    pub(super) fn enter(&mut self, entry: &dyn Entry, question: Question) -> SlotId {
-        let account = entry.key().id();
+    pub(super) fn enter(&mut self, entry: &Filed, question: Question) -> SlotId {
+        let account = entry.account();
         if let Some(id) = self.by_account.get(&account)
             && let Some(slot) = self.slots.get_mut(*id)
         {
@@ -202,7 +233,7 @@ impl Slots {
         let id = self.slots.insert(Slot {
             account,
             groups: 1,
-            asked_under: revision(entry),
+            asked_under: revision(&**entry),
             sample: question,
             unheld: 0,
             most: SmallVec::new(),
@@ -213,7 +244,7 @@ impl Slots {
     }
 
     /// A group less. What is named no more goes to `gone`.
-    pub(super) fn leave(&mut self, id: SlotId, gone: &mut Vec<Arc<Demand>>) {
+    pub(super) fn leave(&mut self, id: SlotId, gone: &mut Gone) {
         let Some(slot) = self.slots.get_mut(id) else {
             return;
         };
@@ -227,6 +258,7 @@ impl Slots {
         }
     }
 
+    #[inline]
     pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
         self.slots.get_mut(id)
     }
@@ -237,21 +269,33 @@ impl Slots {
         self.slots.get_mut(*id)
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.slots.iter_mut().map(|(_, slot)| slot)
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().map(|(_, slot)| slot)
     }
 
     /// The first slot by id on which somebody may be refused, or held for the first time.
     pub(super) fn first_not_calm(&mut self, walk: u64, view: View<'_>) -> Option<SlotId> {
-        let mut slots = self.slots.iter_mut();
-        slots.find_map(|(id, slot)| (!slot.is_calm(walk, view)).then_some(id))
+        let mut at = None;
+        // One that panics is not calm either.
+        let _asked = contain("limiter", || {
+            for (id, slot) in &mut self.slots {
+                at = Some(id);
+                if !slot.is_calm(walk, view) {
+                    return;
+                }
+            }
+            at = None;
+        });
+        at
     }
 
     /// This walk has asked every class.
     pub(super) fn note_asked(&mut self, walk: u64) {
         for (_, slot) in &mut self.slots {
-            if slot.known.walk == walk {
-                slot.asked_under = slot.known.revision;
+            if slot.known.walk == walk
+                && let Some(revision) = slot.known.revision
+            {
+                slot.asked_under = revision;
             }
         }
     }

@@ -30,10 +30,10 @@ use smallvec::SmallVec;
 use super::fronts::Fronts;
 use super::groups::{Class, ClassId, Group, GroupId, OfGroup, Parts, is_unheld};
 use super::keyed::{Births, Keyed};
-use super::places::{Parked, Places};
+use super::places::{Left, Places};
 use super::seqs::{Seq, Seqs};
 use super::slots::{Question, SlotId, Slots};
-use super::{Ticket, Waiter};
+use super::{Gone, Ticket, Waiter};
 use crate::admission::demand::Demand;
 use crate::admission::ids::IdMap;
 use crate::admission::question::units;
@@ -45,7 +45,7 @@ const FEW: usize = 64;
 #[derive(Default)]
 pub(super) struct Waiting {
     pub(super) places: Places,
-    classes: Keyed<Class>,
+    pub(super) classes: Keyed<Class>,
     births: Births,
     pub(super) groups: Slab<Group>,
     pub(super) slots: Slots,
@@ -58,7 +58,7 @@ pub(super) struct Waiting {
     pub(super) walks: u64,
     /// Demands that the arrangement has no more use for. Their amounts and accounts are a user's
     /// own: they are dropped where no lock is held.
-    gone: Vec<Arc<Demand>>,
+    gone: Gone,
 }
 
 impl Waiting {
@@ -127,8 +127,8 @@ impl Waiting {
     }
 
     /// Takes a waiter out of the line.
-    pub(super) fn remove(&mut self, seq: Seq) -> Option<Parked> {
-        let (parked, id) = self.places.remove(seq)?;
+    pub(super) fn remove(&mut self, seq: Seq) -> Option<Left> {
+        let (left, id) = self.places.remove(seq)?;
         if let Some(unheld) = &mut self.unheld_on_memory {
             unheld.remove(seq);
         }
@@ -136,7 +136,7 @@ impl Waiting {
             && let Some(group) = self.groups.get_mut(class.group)
         {
             for (unheld, of_group) in class.unheld.iter_mut().zip(&mut group.entries) {
-                if unheld.remove(seq) {
+                if of_group.unheld > 0 && unheld.remove(seq) {
                     of_group.leave_unheld(&mut self.slots, &mut self.gone);
                 }
             }
@@ -150,7 +150,7 @@ impl Waiting {
                 self.drop_class(id);
             }
         }
-        Some(parked)
+        Some(left)
     }
 
     /// The entry's account has held this waiter.
@@ -217,7 +217,7 @@ impl Waiting {
             for (of_group, entry) in group.entries.iter_mut().zip(demand.entries()) {
                 of_group.smallest.push(Reverse((units(&**entry), id)));
                 let slot = self.slots.get_mut(of_group.slot);
-                is_asked = is_asked && slot.is_some_and(|slot| slot.was_asked_as_now(&**entry));
+                is_asked = is_asked && slot.is_some_and(|slot| slot.was_asked_as_now(entry));
             }
         }
         if !is_asked {
@@ -237,15 +237,15 @@ impl Waiting {
         let accounts: Vec<_> = demand
             .entries()
             .iter()
-            .map(|entry| (entry.key().id(), entry.count()))
+            .map(|entry| (entry.account(), entry.count()))
             .collect();
         if let Some(id) = self.groups_by_accounts.get(&accounts) {
             return (*id, false);
         }
         let entries = demand.entries().iter().enumerate();
         let entries = entries.map(|(index, entry)| OfGroup {
-            account: entry.key().id(),
-            slot: self.slots.enter(&**entry, Question::new(demand, index)),
+            account: entry.account(),
+            slot: self.slots.enter(entry, Question::new(demand, index)),
             count: entry.count(),
             unheld: 0,
             smallest: BinaryHeap::new(),
@@ -307,7 +307,7 @@ impl Waiting {
         })
     }
 
-    pub(super) fn take_gone(&mut self) -> Vec<Arc<Demand>> {
+    pub(super) fn take_gone(&mut self) -> Gone {
         std::mem::take(&mut self.gone)
     }
 
@@ -420,7 +420,7 @@ impl Waiting {
 fn shape_of(demand: &Demand) -> u64 {
     let mut hasher = DefaultHasher::new();
     for entry in demand.entries() {
-        entry.key().id().hash(&mut hasher);
+        entry.account().hash(&mut hasher);
         entry.feed(&mut hasher);
     }
     hasher.finish()
@@ -432,7 +432,7 @@ fn is_same(one: &Arc<Demand>, other: &Arc<Demand>) -> bool {
         && contain("limiter", || {
             one.iter()
                 .zip(other)
-                .all(|(one, other)| one.key() == other.key() && one.asks_as(&**other))
+                .all(|(one, other)| one.account() == other.account() && one.asks_as(&**other))
         })
         .unwrap_or(false)
 }

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use super::followers::Followers;
 use super::seqs::Seq;
-use super::{Line, Verdict, earlier};
+use super::{Line, earlier};
 use crate::admission::outbox::Outbox;
 use crate::admission::question::{Defect, Look, look};
 use crate::error::JobError;
@@ -66,11 +66,11 @@ impl Walk<'_> {
                     entry,
                     error,
                     reason,
-                } => self.refuse(seq, entry, error, reason),
+                } => self.refuse(seq, (entry, error, reason)),
                 Look::Short(shortfall) => {
                     self.hold(seq, shortfall.indices());
                     self.name(shortfall.instant(self.now));
-                    self.line.waiting.note_head_short(seq, &shortfall);
+                    self.line.waiting.note_head(seq, &shortfall);
                     return Ok(Some(seq));
                 }
             }
@@ -100,27 +100,23 @@ impl Walk<'_> {
     }
 
     pub(super) fn grant(&mut self, seq: Seq) {
-        if let Some(parked) = self.line.waiting.remove(seq) {
-            let waits = self.line.granted(&parked.waiter, self.now, self.out);
-            super::deliver(parked, Verdict::Granted(waits), self.out);
-        }
+        self.line.grant(seq, self.now, self.out);
     }
 
-    pub(super) fn refuse(&mut self, seq: Seq, entry: usize, error: JobError, reason: RejectReason) {
-        if let Some(parked) = self.line.waiting.remove(seq) {
-            self.line
-                .rejected(&parked.waiter, Some(entry), reason, self.now, self.out);
-            super::deliver(parked, Verdict::Refused(error), self.out);
-        }
+    pub(super) fn refuse(&mut self, seq: Seq, refusal: (usize, JobError, RejectReason)) {
+        self.line.refuse(seq, refusal, self.now, self.out);
     }
 
-    pub(super) fn hold(&mut self, seq: Seq, entries: impl Iterator<Item = usize>) {
+    pub(super) fn hold(&mut self, seq: Seq, entries: impl Iterator<Item = usize> + Clone) {
         let Line {
             accounts, waiting, ..
         } = &mut *self.line;
         let Some(waiter) = waiting.places.get_mut(seq) else {
             return;
         };
+        if entries.clone().all(|entry| waiter.is_held_by(entry)) {
+            return;
+        }
         for entry in accounts.hold(waiter, entries, self.now, self.out) {
             waiting.note_held(seq, entry);
         }
