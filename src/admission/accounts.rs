@@ -172,25 +172,40 @@ impl Accounts {
             wall: now.saturating_duration_since(waiter.asked),
             ..Waits::default()
         };
-        for (index, entry) in waiter.ask.demand.entries().iter().enumerate() {
-            let since = waiter.held.iter().find(|(held, _)| *held == index);
-            let (change, wait) = match since {
-                None => (LimiterChange::GrantedImmediate, Duration::ZERO),
-                Some((_, since)) => {
-                    // Most are held from the instant at which they asked.
-                    let wait = if *since == waiter.asked {
-                        waits.wall
-                    } else {
-                        now.saturating_duration_since(*since)
-                    };
-                    self.count_held(entry.account(), -1);
-                    waits.by_entry.push((index, wait));
-                    (LimiterChange::GrantedFromHold, wait)
-                }
+        for (index, since) in &waiter.held {
+            // Most are held from the instant at which they asked.
+            let wait = if *since == waiter.asked {
+                waits.wall
+            } else {
+                now.saturating_duration_since(*since)
             };
-            self.tell(entry, waiter.ask.behind.as_ref(), change, None, wait, out);
+            if let Some(entry) = waiter.ask.demand.entries().get(*index) {
+                self.count_held(entry.account(), -1);
+            }
+            waits.by_entry.push((*index, wait));
+        }
+        waits.by_entry.sort_unstable_by_key(|(index, _)| *index);
+        if let Some(behind) = &waiter.ask.behind {
+            self.tell_who_granted(&waiter.ask.demand, &waits, behind, out);
         }
         waits
+    }
+
+    fn tell_who_granted(
+        &self,
+        demand: &Demand,
+        waits: &Waits,
+        behind: &Arc<Behind>,
+        out: &mut Outbox,
+    ) {
+        for (index, entry) in demand.entries().iter().enumerate() {
+            let held = waits.by_entry.iter().find(|(held, _)| *held == index);
+            let (change, wait) = match held {
+                None => (LimiterChange::GrantedImmediate, Duration::ZERO),
+                Some((_, wait)) => (LimiterChange::GrantedFromHold, *wait),
+            };
+            self.tell_of(entry, behind, (change, None), wait, out);
+        }
     }
 
     /// Every account that held the waiter hears the reason, and the one that refused it.

@@ -2,15 +2,17 @@
 //!
 //! # Invariants
 //!
-//! 1. `in_use` is the number of permits out. It grows only in `try_take`, together with the check.
+//! 1. `out` is the number of permits out, at most the capacity. It grows only in `try_take`, together
+//!    with the check.
 //! 2. `orphaned` counts among the permits that are out those whose work is over while what the
 //!    permit stands for is still there. It is shown and decides nothing.
+//! 3. Both are one word, which changes at once; so a gate needs no lock.
 
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment};
 use crate::error::JobError;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A limit of so many permits at once, each held for the duration of the work.
@@ -27,10 +29,12 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub struct CountingGate {
     key: AccountKey,
     capacity: u32,
-    /// Changed only under the lock of the rest. Beside it so that a question, of which there are
-    /// many for each take, costs no lock.
-    in_use: AtomicU64,
-    state: Mutex<State>,
+    /// [`Permits`] in one word.
+    permits: AtomicU64,
+    /// The first activity, from which the last is counted.
+    first_activity: OnceLock<Instant>,
+    /// Nanoseconds from the first activity to the last.
+    last_activity: AtomicU64,
 }
 
 /// The gate of the pool of HTTP connections.
@@ -42,10 +46,24 @@ pub type DatabaseGate = CountingGate;
 /// The gate of a model that serves only so many calls at once.
 pub type ModelGate = CountingGate;
 
-#[derive(Debug, Default)]
-struct State {
+/// The permits that are not to be had.
+#[derive(Clone, Copy, Debug)]
+struct Permits {
+    out: u32,
     orphaned: u32,
-    last_activity: Option<Instant>,
+}
+
+impl Permits {
+    fn unpack(word: u64) -> Self {
+        Self {
+            out: word as u32,
+            orphaned: (word >> u32::BITS) as u32,
+        }
+    }
+
+    fn pack(self) -> u64 {
+        u64::from(self.out) | u64::from(self.orphaned) << u32::BITS
+    }
 }
 
 /// How full a [`CountingGate`] is at one instant.
@@ -84,8 +102,9 @@ impl CountingGate {
         Ok(Self {
             key: AccountKey::new(name),
             capacity,
-            in_use: AtomicU64::new(0),
-            state: Mutex::default(),
+            permits: AtomicU64::new(0),
+            first_activity: OnceLock::new(),
+            last_activity: AtomicU64::new(0),
         })
     }
 
@@ -160,14 +179,16 @@ impl CountingGate {
     /// Everything at one instant.
     #[must_use]
     pub fn status(&self) -> GateStatus {
-        let state = self.state.lock();
-        let active = u32::try_from(self.taken()).unwrap_or(u32::MAX);
+        let Permits { out, orphaned } = self.permits();
         GateStatus {
             max: self.capacity,
-            available: self.capacity.saturating_sub(active),
-            active,
-            orphaned: state.orphaned,
-            last_activity: state.last_activity,
+            available: self.capacity.saturating_sub(out),
+            active: out,
+            orphaned,
+            last_activity: self.first_activity.get().and_then(|first| {
+                let since = self.last_activity.load(Ordering::Relaxed);
+                first.checked_add(Duration::from_nanos(since))
+            }),
         }
     }
 
@@ -175,14 +196,37 @@ impl CountingGate {
     /// The permit stays out until it is given back. Undone by
     /// [`clear_orphaned`](Self::clear_orphaned).
     pub fn mark_orphaned(&self) {
-        let mut state = self.state.lock();
-        state.orphaned = state.orphaned.saturating_add(1);
+        self.change(|permits| Permits {
+            orphaned: permits.orphaned.saturating_add(1),
+            ..permits
+        });
     }
 
     /// Shows one orphan less: the connection is gone.
     pub fn clear_orphaned(&self) {
-        let mut state = self.state.lock();
-        state.orphaned = state.orphaned.saturating_sub(1);
+        self.change(|permits| Permits {
+            orphaned: permits.orphaned.saturating_sub(1),
+            ..permits
+        });
+    }
+
+    fn permits(&self) -> Permits {
+        Permits::unpack(self.permits.load(Ordering::SeqCst))
+    }
+
+    fn change(&self, change: impl Fn(Permits) -> Permits) {
+        let change = |word| Some(change(Permits::unpack(word)).pack());
+        // Never an error: there is always something to change to.
+        let _was = self
+            .permits
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+    }
+
+    fn note_activity(&self, now: Instant) {
+        let first = *self.first_activity.get_or_init(|| now);
+        let since = now.saturating_duration_since(first).as_nanos();
+        let since = u64::try_from(since).unwrap_or(u64::MAX);
+        self.last_activity.store(since, Ordering::Relaxed);
     }
 
     #[cold]
@@ -195,18 +239,16 @@ impl CountingGate {
         ))
     }
 
-    fn taken(&self) -> u64 {
-        self.in_use.load(Ordering::Acquire)
-    }
-
-    fn check(&self, mine: usize, ahead: usize) -> Result<bool, JobError> {
+    /// How many are out once `mine` is taken beside what is reserved; none when it does not fit.
+    fn out_with(&self, out: u32, mine: usize, ahead: usize) -> Result<Option<u32>, JobError> {
         let (mine, ahead) = (mine as u64, ahead as u64);
         let capacity = u64::from(self.capacity);
         if mine > capacity {
             return Err(self.refuse_impossible(mine));
         }
-        let asked = self.taken().saturating_add(mine).saturating_add(ahead);
-        Ok(asked <= capacity)
+        let taken = u64::from(out).saturating_add(mine);
+        let fits = taken.saturating_add(ahead) <= capacity;
+        Ok(u32::try_from(taken).ok().filter(|_| fits))
     }
 }
 
@@ -254,29 +296,37 @@ impl RateLimiter for CountingGate {
     }
 
     fn fits(&self, mine: &[()], reserved_ahead: &[()], _: Instant) -> Result<bool, JobError> {
-        self.check(mine.len(), reserved_ahead.len())
+        let out = self.permits().out;
+        let with = self.out_with(out, mine.len(), reserved_ahead.len())?;
+        Ok(with.is_some())
     }
 
     fn try_take(&self, mine: &[()], reserved_ahead: &[()], now: Instant) -> Result<bool, JobError> {
-        // A no needs no lock.
-        if !self.check(mine.len(), reserved_ahead.len())? {
-            return Ok(false);
+        let mut word = self.permits.load(Ordering::SeqCst);
+        loop {
+            let permits = Permits::unpack(word);
+            let Some(out) = self.out_with(permits.out, mine.len(), reserved_ahead.len())? else {
+                return Ok(false);
+            };
+            let taken = Permits { out, ..permits }.pack();
+            let order = Ordering::SeqCst;
+            match self.permits.compare_exchange(word, taken, order, order) {
+                Ok(_) => {
+                    self.note_activity(now);
+                    return Ok(true);
+                }
+                Err(other) => word = other,
+            }
         }
-        let mut state = self.state.lock();
-        let fits = self.check(mine.len(), reserved_ahead.len())?;
-        if fits {
-            let taken = self.taken() + mine.len() as u64;
-            self.in_use.store(taken, Ordering::Release);
-            state.last_activity = Some(now);
-        }
-        Ok(fits)
     }
 
     fn give(&self, amounts: &[()], now: Instant) {
-        let mut state = self.state.lock();
-        let taken = self.taken().saturating_sub(amounts.len() as u64);
-        self.in_use.store(taken, Ordering::Release);
-        state.last_activity = Some(now);
+        let given = u32::try_from(amounts.len()).unwrap_or(u32::MAX);
+        self.change(|permits| Permits {
+            out: permits.out.saturating_sub(given),
+            ..permits
+        });
+        self.note_activity(now);
     }
 
     fn earliest_fit(&self, _: &[()], _: &[()], _: Instant) -> Option<Instant> {

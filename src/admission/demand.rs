@@ -137,6 +137,8 @@ pub(crate) trait Entry: Send + Sync {
     fn give(&self, now: Instant);
     /// How many amounts are asked.
     fn count(&self) -> usize;
+    /// A demand on the same account for all of this so many times over.
+    fn times(&self, times: usize) -> Demand;
     /// How far the account may be foreseen; see [`RateLimiter::revision`].
     fn revision(&self) -> Option<u64>;
     /// Whether another entry on the same account asks for the same amounts.
@@ -216,6 +218,21 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
 
     fn count(&self) -> usize {
         self.amounts.len()
+    }
+
+    fn times(&self, times: usize) -> Demand {
+        let each = std::iter::repeat_n(&self.amounts, times);
+        let filed = Filed {
+            account: self.key.id(),
+            entry: Box::new(Self {
+                limiter: Arc::clone(&self.limiter),
+                key: self.key.clone(),
+                amounts: each.flatten().cloned().collect(),
+            }),
+        };
+        Demand {
+            entries: vec![filed],
+        }
     }
 
     fn revision(&self) -> Option<u64> {

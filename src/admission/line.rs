@@ -28,6 +28,7 @@ mod places;
 mod plain;
 mod seqs;
 mod slots;
+mod unheld;
 mod waiting;
 mod walk;
 
@@ -209,6 +210,9 @@ impl Line {
         match look(&waiter.ask.demand, ahead, now)? {
             Look::Granted => {
                 granted(&mut self.memory, &mut self.accounts, &waiter, now, out);
+                if !self.waiting.places.is_empty() {
+                    self.waiting.note_passed(&waiter.ask.demand);
+                }
                 Ok(Arrival::Granted)
             }
             Look::Refused {
@@ -300,7 +304,7 @@ impl Line {
             return;
         };
         let waits = granted(&mut self.memory, &mut self.accounts, waiter, now, out);
-        if let Some(left) = self.waiting.remove(seq) {
+        if let Some(left) = self.waiting.remove(seq, true) {
             left.hears(Verdict::Granted(waits), out);
         }
     }
@@ -330,7 +334,7 @@ impl Line {
         let waiter = self.waiting.places.get(seq)?;
         let (memory, accounts) = (&mut self.memory, &mut self.accounts);
         rejected(memory, accounts, waiter, refusing, reason, now, out);
-        self.waiting.remove(seq)
+        self.waiting.remove(seq, false)
     }
 
     /// Whether a parked demand was granted; none while it waits.

@@ -325,7 +325,7 @@ impl<'w, 'a> Followers<'w, 'a> {
         };
         let next = entries
             .iter()
-            .filter_map(|entry| class.unheld.get(*entry)?.after(self.at))
+            .filter_map(|entry| class.unheld_after(*entry, self.at))
             .min();
         if let Some(next) = next {
             self.turns.push(Reverse((next, Turn::Member(id))));

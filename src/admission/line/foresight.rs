@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::groups::{Class, ClassId, GroupId, OfGroup, Parts, is_unheld};
 use super::keyed::Keyed;
 use super::seqs::Seq;
-use super::slots::{Known, SlotId};
+use super::slots::{Known, Reserved, SlotId};
 use super::waiting::Waiting;
 use crate::admission::demand::{Demand, Filed};
 use crate::admission::question::{Shortfall, earliest, fits, reserved_on};
@@ -82,13 +82,19 @@ impl Waiting {
     /// then declined.
     pub(super) fn note_head(&mut self, head: Seq, shortfall: &Shortfall) {
         let class = self.places.class_of(head);
-        let class = class.and_then(|id| self.classes.get(id));
-        let Some(group) = class.and_then(|class| self.groups.get(class.group)) else {
+        let Some(class) = class.and_then(|id| self.classes.get(id)) else {
             return;
         };
-        for (index, of_group) in group.entries.iter().enumerate() {
+        let Some(group) = self.groups.get(class.group) else {
+            return;
+        };
+        let entries = group.entries.iter().zip(&class.entries);
+        for (entry, (of_group, of_class)) in entries.enumerate() {
             if let Some(slot) = self.slots.get_mut(of_group.slot) {
-                slot.known_in(self.walks).reserved = Some(index);
+                slot.known_in(self.walks).reserved = Some(Reserved {
+                    entry,
+                    asked: (of_group.count, of_class.units),
+                });
             }
         }
         let lacking = shortfall.entries.iter().filter(|_| !shortfall.declined);
@@ -96,6 +102,15 @@ impl Waiting {
             let of_group = group.entries.get(*index);
             if let Some(slot) = of_group.and_then(|it| self.slots.get_mut(it.slot)) {
                 slot.known.head = Some(*until);
+            }
+        }
+    }
+
+    /// The accounts of a demand that did not wait were debited.
+    pub(super) fn note_passed(&mut self, demand: &Demand) {
+        for entry in demand.entries() {
+            if let Some(slot) = self.slots.of(entry.account()) {
+                slot.forget_room();
             }
         }
     }
@@ -128,7 +143,7 @@ impl Waiting {
             head: &head.ask.demand,
             now,
         };
-        let Some(restless) = self.slots.first_not_calm(walk, view) else {
+        let Some(restless) = self.slots.first_not_calm(walk, view, &mut self.gone) else {
             return true;
         };
         let head = Arc::clone(&head.ask.demand);
@@ -141,7 +156,7 @@ impl Waiting {
         loop {
             // Whoever asked for the most may be gone, or held by now.
             self.find_most(restless);
-            match self.slots.first_not_calm(self.walks, view) {
+            match self.slots.first_not_calm(self.walks, view, &mut self.gone) {
                 None => return true,
                 Some(id) if id <= restless => return false,
                 Some(id) => restless = id,

@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use super::Gone;
 use super::fronts::Fronts;
 use super::keyed::{Key, Keyed};
-use super::seqs::Seqs;
+use super::seqs::{Seq, Seqs};
 use super::slots::{SlotId, Slots};
+use super::unheld::Unheld;
 use crate::admission::demand::Demand;
 
 /// Tells classes apart; never used again.
@@ -23,8 +24,14 @@ pub(super) struct Class {
     pub(super) group: GroupId,
     pub(super) demand: Arc<Demand>,
     pub(super) members: Seqs,
-    /// By entry: the members that it has not held yet.
-    pub(super) unheld: SmallVec<[Seqs; 2]>,
+    pub(super) entries: SmallVec<[OfClass; 2]>,
+}
+
+/// One entry of the demand of a class.
+pub(super) struct OfClass {
+    /// How many units it asks for.
+    pub(super) units: u64,
+    pub(super) unheld: Unheld,
 }
 
 /// Classes on the same accounts.
@@ -46,6 +53,19 @@ pub(super) struct OfGroup {
     pub(super) smallest: BinaryHeap<Reverse<(u64, ClassId)>>,
     /// Those with members that it has not held yet.
     pub(super) largest_unheld: BinaryHeap<(u64, ClassId)>,
+}
+
+impl Class {
+    /// Whether a member has not been held by this entry yet.
+    pub(super) fn has_unheld(&self, entry: usize) -> bool {
+        let entry = self.entries.get(entry);
+        entry.is_some_and(|entry| !entry.unheld.is_empty(&self.members))
+    }
+
+    /// The first member behind `seq` that this entry has not held yet.
+    pub(super) fn unheld_after(&self, entry: usize, seq: Seq) -> Option<Seq> {
+        self.entries.get(entry)?.unheld.after(seq, &self.members)
+    }
 }
 
 impl OfGroup {
@@ -113,8 +133,5 @@ pub(super) struct Parts<'a> {
 
 /// Whether a member of this class has not been held by this entry yet.
 pub(super) fn is_unheld(classes: &Keyed<Class>, id: ClassId, entry: usize) -> bool {
-    classes
-        .get(id)
-        .and_then(|class| class.unheld.get(entry))
-        .is_some_and(|unheld| !unheld.is_empty())
+    classes.get(id).is_some_and(|class| class.has_unheld(entry))
 }

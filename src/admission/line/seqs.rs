@@ -8,7 +8,7 @@ use super::keyed::Key;
 pub(in crate::admission) type Seq = Key;
 
 /// Places in ascending order. Most have one at most, which costs no allocation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum Seqs {
     #[default]
     None,

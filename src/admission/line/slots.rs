@@ -6,7 +6,8 @@
 //! 2. A slot counts the members of all its groups that its account has not held yet.
 //! 3. Of those, nobody asks for more than `most` names, by the count of amounts.
 //! 4. What a walk knows of an account is forgotten with the walk, and what fits there with the
-//!    next debit.
+//!    next debit. Only the room of `most` outlasts both: it shrinks with each debit, and is gone when
+//!    the revision changes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -66,10 +67,92 @@ impl Question {
 }
 
 /// At least the most that somebody whom the account has not held yet asks of it.
-pub(super) struct Most {
-    pub(super) count: usize,
-    pub(super) units: u64,
-    pub(super) question: Question,
+struct Most {
+    count: usize,
+    units: u64,
+    question: Question,
+    /// So many times the most fits beside itself. Every debit of no more than that takes one off.
+    room: usize,
+    /// So much room is asked for at once: that spares the questions of as many walks.
+    asked: usize,
+    /// What is asked for: the most so many times, and how many.
+    copies: Option<(usize, Arc<Demand>)>,
+}
+
+/// As much room as is ever asked for.
+const MUCH_ROOM: usize = 32;
+
+impl Most {
+    fn new((count, units): (usize, u64), question: Question) -> Self {
+        Self {
+            count,
+            units,
+            question,
+            room: 0,
+            asked: MUCH_ROOM,
+            copies: None,
+        }
+    }
+
+    fn leave(self, gone: &mut Gone) {
+        gone.push(self.question.demand);
+        gone.extend(self.copies.map(|(_, copies)| copies));
+    }
+
+    /// Whether amounts are no more than the most.
+    fn covers(&self, (count, units): (usize, u64)) -> bool {
+        self.count == count && units <= self.units
+    }
+
+    /// Whether it fits beside what the head reserves. The account is asked, and may panic.
+    fn fits(&mut self, reserved: Option<&Reserved>, view: View<'_>, gone: &mut Gone) -> bool {
+        if reserved.is_none_or(|reserved| self.covers(reserved.asked)) {
+            if self.room == 0 {
+                self.ask_for_room(view.now, gone);
+            }
+            if self.room > 0 {
+                return true;
+            }
+        }
+        let reserved = reserved.and_then(|it| view.head.entries().get(it.entry));
+        let entry = self.question.entry();
+        let fits = entry.map(|entry| entry.fits(reserved.map(|it| &**it), view.now));
+        matches!(fits, Some(Ok(true)))
+    }
+
+    #[inline(never)]
+    fn ask_for_room(&mut self, now: Instant, gone: &mut Gone) {
+        let Some(entry) = self.question.entry() else {
+            return;
+        };
+        let asked = self.asked;
+        if self
+            .copies
+            .as_ref()
+            .is_none_or(|(times, _)| *times != asked)
+        {
+            let copies = Some((asked, Arc::new(entry.times(asked))));
+            let other = std::mem::replace(&mut self.copies, copies);
+            gone.extend(other.map(|(_, copies)| copies));
+        }
+        let copies = self.copies.as_ref();
+        let copies = copies.and_then(|(_, copies)| copies.entries().first());
+        if copies.is_some() && matches!(entry.fits(copies.map(|it| &**it), now), Ok(true)) {
+            self.room = asked;
+            self.asked = MUCH_ROOM.min(asked * 2);
+        } else {
+            self.asked = (asked / 2).max(1);
+        }
+    }
+}
+
+/// What the head has set aside on an account.
+#[derive(Clone, Copy)]
+pub(super) struct Reserved {
+    /// By which entry of its demand.
+    pub(super) entry: usize,
+    /// So many amounts of so many units.
+    pub(super) asked: (usize, u64),
 }
 
 /// What is known of an account in one walk.
@@ -81,8 +164,7 @@ pub(super) struct Known {
     revision: Option<Option<u64>>,
     /// That the head is short on it, and when the clock alone closes that.
     pub(super) head: Option<Option<Instant>>,
-    /// Which entry of the head reserves something on it.
-    pub(super) reserved: Option<usize>,
+    pub(super) reserved: Option<Reserved>,
     /// So many amounts of so many units fit beside the head, until it is debited.
     ample: SmallVec<[(usize, u64); 2]>,
 }
@@ -161,26 +243,37 @@ impl Slot {
     /// Whether nobody on it can be refused, or has to be held on it for the first time. The account
     /// is asked, and may panic.
     #[inline]
-    fn is_calm(&mut self, walk: u64, view: View<'_>) -> bool {
+    fn is_calm(&mut self, walk: u64, view: View<'_>, gone: &mut Gone) -> bool {
         if !self.is_settled_says_account(walk) {
             return false;
         }
-        let Self { known, most, .. } = &*self;
         if self.unheld == 0 {
             return true;
         }
+        let Self { known, most, .. } = self;
         if known.head.is_some() {
             return false;
         }
-        let reserved = known.reserved.and_then(|at| view.head.entries().get(at));
-        let reserved = reserved.map(|entry| &**entry);
-        most.iter().all(|most| {
-            let entry = most.question.entry();
-            matches!(
-                entry.map(|entry| entry.fits(reserved, view.now)),
-                Some(Ok(true))
-            )
-        })
+        let reserved = known.reserved;
+        most.iter_mut()
+            .all(|most| most.fits(reserved.as_ref(), view, gone))
+    }
+
+    /// A member of a group was granted so much of it.
+    #[inline]
+    pub(super) fn debit(&mut self, asked: (usize, u64)) {
+        for most in &mut self.most {
+            most.room = if most.covers(asked) {
+                most.room.saturating_sub(1)
+            } else {
+                0
+            };
+        }
+    }
+
+    /// Nothing is known any more of what fits.
+    pub(super) fn forget_room(&mut self) {
+        self.most.iter_mut().for_each(|most| most.room = 0);
     }
 
     /// Somebody whom the account has not held may ask for so much. What is named no more goes to
@@ -195,14 +288,10 @@ impl Slot {
         match known {
             Some(known) if known.units >= units => gone.push(question.demand),
             Some(known) => {
-                known.units = units;
-                gone.push(std::mem::replace(&mut known.question, question).demand);
+                let less = std::mem::replace(known, Most::new((count, units), question));
+                less.leave(gone);
             }
-            None => self.most.push(Most {
-                count,
-                units,
-                question,
-            }),
+            None => self.most.push(Most::new((count, units), question)),
         }
     }
 
@@ -216,7 +305,7 @@ impl Slot {
     }
 
     pub(super) fn forget_most(&mut self, gone: &mut Gone) {
-        gone.extend(self.most.drain(..).map(|most| most.question.demand));
+        self.most.drain(..).for_each(|most| most.leave(gone));
     }
 }
 
@@ -274,13 +363,18 @@ impl Slots {
     }
 
     /// The first slot by id on which somebody may be refused, or held for the first time.
-    pub(super) fn first_not_calm(&mut self, walk: u64, view: View<'_>) -> Option<SlotId> {
+    pub(super) fn first_not_calm(
+        &mut self,
+        walk: u64,
+        view: View<'_>,
+        gone: &mut Gone,
+    ) -> Option<SlotId> {
         let mut at = None;
         // One that panics is not calm either.
         let _asked = contain("limiter", || {
             for (id, slot) in &mut self.slots {
                 at = Some(id);
-                if !slot.is_calm(walk, view) {
+                if !slot.is_calm(walk, view, gone) {
                     return;
                 }
             }
@@ -294,8 +388,10 @@ impl Slots {
         for (_, slot) in &mut self.slots {
             if slot.known.walk == walk
                 && let Some(revision) = slot.known.revision
+                && slot.asked_under != revision
             {
                 slot.asked_under = revision;
+                slot.forget_room();
             }
         }
     }

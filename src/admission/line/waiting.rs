@@ -28,11 +28,12 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::fronts::Fronts;
-use super::groups::{Class, ClassId, Group, GroupId, OfGroup, Parts, is_unheld};
+use super::groups::{Class, ClassId, Group, GroupId, OfClass, OfGroup, Parts, is_unheld};
 use super::keyed::{Births, Keyed};
 use super::places::{Left, Places};
 use super::seqs::{Seq, Seqs};
 use super::slots::{Question, SlotId, Slots};
+use super::unheld::Unheld;
 use super::{Gone, Ticket, Waiter};
 use crate::admission::demand::Demand;
 use crate::admission::ids::IdMap;
@@ -58,7 +59,7 @@ pub(super) struct Waiting {
     pub(super) walks: u64,
     /// Demands that the arrangement has no more use for. Their amounts and accounts are a user's
     /// own: they are dropped where no lock is held.
-    gone: Gone,
+    pub(super) gone: Gone,
 }
 
 impl Waiting {
@@ -101,33 +102,30 @@ impl Waiting {
             if class.members.is_empty() {
                 group.fronts.insert(seq, id);
             }
-            class.members.push(seq);
-            let entries = class.unheld.iter_mut().zip(&mut group.entries);
-            for (index, (unheld, of_group)) in entries.enumerate() {
-                if waiter.is_held_by(index) {
-                    continue;
-                }
-                of_group.unheld += 1;
-                let Some(slot) = self.slots.get_mut(of_group.slot) else {
+            let entries = class.entries.iter_mut().zip(&mut group.entries);
+            for (index, (of_class, of_group)) in entries.enumerate() {
+                let is_held = waiter.is_held_by(index);
+                let is_first = !is_held && of_class.unheld.is_empty(&class.members);
+                of_class.unheld.join(seq, is_held, &class.members);
+                let Some(slot) = self.slots.get_mut(of_group.slot).filter(|_| !is_held) else {
                     continue;
                 };
+                of_group.unheld += 1;
                 slot.unheld += 1;
-                if unheld.is_empty()
-                    && let Some(entry) = class.demand.entries().get(index)
-                {
-                    let units = units(&**entry);
-                    of_group.largest_unheld.push((units, id));
+                if is_first {
+                    of_group.largest_unheld.push((of_class.units, id));
                     let question = Question::new(&class.demand, index);
-                    slot.note_most((of_group.count, units), question, &mut self.gone);
+                    let asked = (of_group.count, of_class.units);
+                    slot.note_most(asked, question, &mut self.gone);
                 }
-                unheld.push(seq);
             }
+            class.members.push(seq);
         }
         ticket
     }
 
-    /// Takes a waiter out of the line.
-    pub(super) fn remove(&mut self, seq: Seq) -> Option<Left> {
+    /// Takes a waiter out of the line, granted or not.
+    pub(super) fn remove(&mut self, seq: Seq, is_granted: bool) -> Option<Left> {
         let (left, id) = self.places.remove(seq)?;
         if let Some(unheld) = &mut self.unheld_on_memory {
             unheld.remove(seq);
@@ -135,9 +133,16 @@ impl Waiting {
         if let Some(class) = self.classes.get_mut(id)
             && let Some(group) = self.groups.get_mut(class.group)
         {
-            for (unheld, of_group) in class.unheld.iter_mut().zip(&mut group.entries) {
-                if of_group.unheld > 0 && unheld.remove(seq) {
-                    of_group.leave_unheld(&mut self.slots, &mut self.gone);
+            for (of_class, of_group) in class.entries.iter_mut().zip(&mut group.entries) {
+                let Some(slot) = self.slots.get_mut(of_group.slot) else {
+                    continue;
+                };
+                if is_granted {
+                    slot.debit((of_group.count, of_class.units));
+                }
+                if of_group.unheld > 0 && of_class.unheld.leave(seq) {
+                    of_group.unheld -= 1;
+                    slot.leave_unheld(&mut self.gone);
                 }
             }
             let was_first = class.members.first() == Some(seq);
@@ -157,8 +162,8 @@ impl Waiting {
     pub(super) fn note_held(&mut self, seq: Seq, entry: usize) {
         let class = self.places.class_of(seq);
         if let Some(class) = class.and_then(|id| self.classes.get_mut(id))
-            && let Some(unheld) = class.unheld.get_mut(entry)
-            && unheld.remove(seq)
+            && let Some(of_class) = class.entries.get_mut(entry)
+            && of_class.unheld.hold(seq, &class.members)
             && let Some(group) = self.groups.get_mut(class.group)
             && let Some(of_group) = group.entries.get_mut(entry)
         {
@@ -205,21 +210,27 @@ impl Waiting {
         let (group, is_new) = self.group_for(demand);
         let vacant = self.classes.vacant(self.births.next());
         let id = vacant.key();
-        vacant.insert(Class {
+        let entries = demand.entries().iter().map(|entry| OfClass {
+            units: units(&**entry),
+            unheld: Unheld::default(),
+        });
+        let class = Class {
             group,
             demand: Arc::clone(demand),
             members: Seqs::default(),
-            unheld: demand.entries().iter().map(|_| Seqs::default()).collect(),
-        });
+            entries: entries.collect(),
+        };
         // What the account of a new group was when it was asked cannot be known any more.
         let mut is_asked = was_asked && !is_new;
         if let Some(group) = self.groups.get_mut(group) {
-            for (of_group, entry) in group.entries.iter_mut().zip(demand.entries()) {
-                of_group.smallest.push(Reverse((units(&**entry), id)));
+            let entries = group.entries.iter_mut().zip(&class.entries);
+            for ((of_group, of_class), entry) in entries.zip(demand.entries()) {
+                of_group.smallest.push(Reverse((of_class.units, id)));
                 let slot = self.slots.get_mut(of_group.slot);
                 is_asked = is_asked && slot.is_some_and(|slot| slot.was_asked_as_now(entry));
             }
         }
+        vacant.insert(class);
         if !is_asked {
             self.unasked.push(id);
         }
@@ -370,10 +381,10 @@ impl Waiting {
             let class = self.places.class_of(seq).and_then(|id| self.class(id));
             let class = class.expect("invariant 1");
             assert!(class.members.iter().any(|it| it == seq), "invariant 1");
-            for (index, unheld) in class.unheld.iter().enumerate() {
+            for (index, of_class) in class.entries.iter().enumerate() {
                 assert_eq!(
                     waiter.is_held_by(index),
-                    !unheld.iter().any(|it| it == seq),
+                    !of_class.unheld.iter(&class.members).any(|it| it == seq),
                     "invariant 2 on entry {index} of {seq:?}"
                 );
             }
@@ -385,10 +396,9 @@ impl Waiting {
             let front = class.members.first().expect("invariant 1");
             let group = self.group(class.group).expect("invariant 1");
             assert_eq!(group.fronts.get(front), Some(id), "invariant 3");
-            for (index, unheld) in class.unheld.iter().enumerate() {
-                let of_group = &group.entries[index];
+            for (index, of_group) in group.entries.iter().enumerate() {
                 let named = of_group.largest_unheld.iter().any(|(_, it)| *it == id);
-                assert!(named || unheld.is_empty(), "invariant 4");
+                assert!(named || !class.has_unheld(index), "invariant 4");
                 let mut named = of_group.smallest.iter();
                 assert!(named.any(|it| it.0.1 == id), "invariant 4");
             }
@@ -397,7 +407,10 @@ impl Waiting {
         for (id, group) in self.groups() {
             for (index, entry) in group.entries.iter().enumerate() {
                 let of_group = self.classes.iter().filter(|(_, class)| class.group == id);
-                let unheld = of_group.map(|(_, class)| class.unheld[index].iter().count());
+                let unheld = of_group.map(|(_, class)| {
+                    let unheld = class.entries[index].unheld.iter(&class.members);
+                    unheld.count()
+                });
                 assert_eq!(unheld.sum::<usize>(), entry.unheld, "invariant 5");
                 let (groups, unheld) = by_account.entry(entry.account).or_default();
                 *groups += 1;
