@@ -162,16 +162,15 @@ impl Accounts {
         first
     }
 
+    /// Tells everyone who held the waiter, and notes how long each did.
     pub(super) fn tell_granted(
         &mut self,
         waiter: &Waiter,
         now: Instant,
+        waits: &mut Waits,
         out: &mut Outbox,
-    ) -> Waits {
-        let mut waits = Waits {
-            wall: now.saturating_duration_since(waiter.asked),
-            ..Waits::default()
-        };
+    ) {
+        waits.wall = now.saturating_duration_since(waiter.asked);
         for (index, since) in &waiter.held {
             // Most are held from the instant at which they asked.
             let wait = if *since == waiter.asked {
@@ -184,11 +183,12 @@ impl Accounts {
             }
             waits.by_entry.push((*index, wait));
         }
-        waits.by_entry.sort_unstable_by_key(|(index, _)| *index);
-        if let Some(behind) = &waiter.ask.behind {
-            self.tell_who_granted(&waiter.ask.demand, &waits, behind, out);
+        if waits.by_entry.len() > 1 {
+            waits.by_entry.sort_unstable_by_key(|(index, _)| *index);
         }
-        waits
+        if let Some(behind) = &waiter.ask.behind {
+            self.tell_who_granted(&waiter.ask.demand, waits, behind, out);
+        }
     }
 
     fn tell_who_granted(

@@ -224,8 +224,9 @@ impl CountingGate {
 
     fn note_activity(&self, now: Instant) {
         let first = *self.first_activity.get_or_init(|| now);
-        let since = now.saturating_duration_since(first).as_nanos();
-        let since = u64::try_from(since).unwrap_or(u64::MAX);
+        let since = now.saturating_duration_since(first);
+        let whole = since.as_secs().saturating_mul(1_000_000_000);
+        let since = whole.saturating_add(u64::from(since.subsec_nanos()));
         self.last_activity.store(since, Ordering::Relaxed);
     }
 

@@ -437,9 +437,11 @@ fn granted(
     now: Instant,
     out: &mut Outbox,
 ) -> Waits {
-    let by_memory = memory.granted(waiter, now, out);
-    let mut waits = accounts.tell_granted(waiter, now, out);
-    waits.by_memory = by_memory;
+    let mut waits = Waits {
+        by_memory: memory.granted(waiter, now, out),
+        ..Waits::default()
+    };
+    accounts.tell_granted(waiter, now, &mut waits, out);
     waits
 }
 

@@ -75,20 +75,16 @@ impl Outbox {
         self.evaluate = true;
     }
 
-    /// How much is to be told and delivered.
-    pub(super) fn len(&self) -> usize {
-        self.items.len()
-    }
-
     /// The verdicts in their order, by place, delivered to nobody.
-    pub(super) fn take_verdicts(&mut self, mut each: impl FnMut(u64, Verdict)) {
+    pub(super) fn take_verdicts(&mut self, mut each: impl FnMut(u64, &Verdict)) {
         self.lines.clear();
         self.evaluate = false;
-        for item in self.items.drain(..) {
+        for item in &self.items {
             if let Item::Verdict(ticket, verdict, _) = item {
                 each(ticket.place(), verdict);
             }
         }
+        self.items.clear();
     }
 
     /// Delivers the verdicts, and answers everything that the step wants told as text that does not

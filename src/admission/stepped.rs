@@ -140,7 +140,7 @@ impl SteppedLine {
     pub fn walk(&mut self, now: Instant) -> Result<Walked, JobError> {
         let next = self.line.pass(now, &mut self.out).map_err(|it| it.0)?;
         let mut walked = Walked {
-            granted: Vec::with_capacity(self.out.len()),
+            granted: Vec::new(),
             refused: Vec::new(),
             next,
         };
@@ -153,7 +153,7 @@ impl SteppedLine {
                     State::Holds
                 }
                 Verdict::Refused(error) => {
-                    walked.refused.push((place, error));
+                    walked.refused.push((place, error.clone()));
                     State::Done
                 }
             };

@@ -52,6 +52,11 @@ impl Places {
     }
 
     #[inline]
+    pub(super) fn first_seq(&self) -> Option<Seq> {
+        self.first
+    }
+
+    #[inline]
     pub(super) fn first(&self) -> Option<(Seq, &Waiter)> {
         let seq = self.first?;
         Some((seq, self.get(seq)?))

@@ -53,11 +53,11 @@ impl Walk<'_> {
     /// Grants and refuses from the front, until a head stays, found short. None when nobody is left
     /// to ask.
     fn heads(&mut self) -> Result<Option<Seq>, Defect> {
-        while let Some((seq, _)) = self.line.waiting.places.first() {
+        while let Some(seq) = self.line.waiting.places.first_seq() {
             if !self.memory_passes(seq) {
                 return Ok(None);
             }
-            let Some((_, head)) = self.line.waiting.places.first() else {
+            let Some(head) = self.line.waiting.places.get(seq) else {
                 break;
             };
             match look(&head.ask.demand, None, self.now)? {
@@ -80,13 +80,21 @@ impl Walk<'_> {
 
     /// Whether memory lets whoever is at `from` pass; else it and everyone behind it are held on
     /// memory. Within one walk the answer changes only from yes to no, at a grant.
+    #[inline]
     pub(super) fn memory_passes(&mut self, from: Seq) -> bool {
+        let passes = self.line.memory.passes(self.now);
+        if !passes {
+            self.hold_on_memory(from);
+        }
+        passes
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hold_on_memory(&mut self, from: Seq) {
         let Line {
             memory, waiting, ..
         } = &mut *self.line;
-        if memory.passes(self.now) {
-            return true;
-        }
         for seq in waiting.hold_on_memory_from(from) {
             if let Some(waiter) = waiting.places.get_mut(seq) {
                 memory.hold(waiter, self.now, self.out);
@@ -96,7 +104,6 @@ impl Walk<'_> {
             let instant = memory.earliest(self.now);
             self.name(instant);
         }
-        false
     }
 
     pub(super) fn grant(&mut self, seq: Seq) {
