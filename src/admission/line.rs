@@ -38,12 +38,11 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::account::Replenishment;
 use super::accounts::Accounts;
 use super::demand::Demand;
 use super::memory_front::{MemoryFront, MemorySettings};
 use super::outbox::{Behind, Outbox};
-use super::question::{Defect, Look, give, look, replenishment};
+use super::question::{Defect, Look, give_back, look};
 use crate::clock::WaitCell;
 use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
@@ -371,22 +370,14 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> Result<(), Defect> {
-        for index in chosen {
-            let Some(entry) = demand.entries().get(index) else {
-                continue;
-            };
-            if metered_too || replenishment(&**entry)? == Replenishment::Release {
-                give(&**entry, now)?;
-                self.accounts.tell(
-                    entry,
-                    behind,
-                    LimiterChange::Released,
-                    None,
-                    Duration::ZERO,
-                    out,
-                );
+        let (given, end) = give_back(demand, chosen, metered_too, now);
+        for index in given {
+            if let Some(entry) = demand.entries().get(index) {
+                let (change, none) = (LimiterChange::Released, Duration::ZERO);
+                self.accounts.tell(entry, behind, change, None, none, out);
             }
         }
+        end?;
         #[cfg(nucleo_model)]
         if fault::is_planted(Fault::ReleaseCallsNobody) {
             return Ok(());

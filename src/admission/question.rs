@@ -275,16 +275,43 @@ pub(super) fn units(entry: &dyn Entry) -> u64 {
 }
 
 /// An account that cannot take back what it gave out is a defect of the whole.
-pub(super) fn give(entry: &dyn Entry, now: Instant) -> Result<(), Defect> {
-    contain("limiter", || entry.give(now))
-        .map_err(|error| defect(entry, "failed to take back an amount", error))
+fn give(entry: &dyn Entry, now: Instant) -> Result<(), Defect> {
+    contain("limiter", || entry.give(now)).map_err(|error| defect(entry, GIVE, error))
 }
 
-/// How an account's permits come back. One that fails to say leaves open whether they are back.
-pub(super) fn replenishment(entry: &dyn Entry) -> Result<Replenishment, Defect> {
-    contain("limiter", || entry.replenishment())
-        .map_err(|error| defect(entry, "failed to say how its permits come back", error))
+/// Gives back the chosen entries that are held for the work, and if `metered_too` all of them.
+/// Answers those that went back, and whether an account failed: one that fails to say how its
+/// permits come back leaves open whether they are back.
+pub(super) fn give_back(
+    demand: &Demand,
+    chosen: impl Iterator<Item = usize>,
+    metered_too: bool,
+    now: Instant,
+) -> (SmallVec<[usize; 4]>, Result<(), Defect>) {
+    let mut given = SmallVec::new();
+    let mut last = None;
+    let end = contain("limiter", || {
+        for index in chosen {
+            let Some(entry) = demand.entries().get(index) else {
+                continue;
+            };
+            last = Some((entry, SAY_HOW));
+            if metered_too || entry.replenishment() == Replenishment::Release {
+                last = Some((entry, GIVE));
+                entry.give(now);
+                given.push(index);
+            }
+        }
+    });
+    let end = end.map_err(|error| match last {
+        Some((entry, what)) => defect(&**entry, what, error),
+        None => Defect(error),
+    });
+    (given, end)
 }
+
+const GIVE: &str = "failed to take back an amount";
+const SAY_HOW: &str = "failed to say how its permits come back";
 
 fn defect(entry: &dyn Entry, what: &str, error: JobError) -> Defect {
     let name = entry.key().name();

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use slab::Slab;
-use smallvec::SmallVec;
 
 use super::Gone;
 use super::foresight::View;
@@ -41,7 +40,7 @@ pub(super) struct Slot {
     pub(super) asked_under: Option<u64>,
     pub(super) unheld: usize,
     /// One for each count of amounts.
-    most: SmallVec<[Most; 1]>,
+    most: Vec<Most>,
     pub(super) known: Known,
 }
 
@@ -166,7 +165,7 @@ pub(super) struct Known {
     pub(super) head: Option<Option<Instant>>,
     pub(super) reserved: Option<Reserved>,
     /// So many amounts of so many units fit beside the head, until it is debited.
-    ample: SmallVec<[(usize, u64); 2]>,
+    ample: Vec<(usize, u64)>,
 }
 
 impl Known {
@@ -325,7 +324,7 @@ impl Slots {
             asked_under: revision(&**entry),
             sample: question,
             unheld: 0,
-            most: SmallVec::new(),
+            most: Vec::new(),
             known: Known::default(),
         });
         self.by_account.insert(account, id);
