@@ -103,15 +103,18 @@ impl Most {
         self.count == count && units <= self.units
     }
 
+    /// Whether it is known to fit beside what the head reserves.
+    #[inline]
+    fn has_room(&self, reserved: Option<&Reserved>) -> bool {
+        self.room > 0 && reserved.is_none_or(|reserved| self.covers(reserved.asked))
+    }
+
     /// Whether it fits beside what the head reserves. The account is asked, and may panic.
+    #[inline(never)]
     fn fits(&mut self, reserved: Option<&Reserved>, view: View<'_>, gone: &mut Gone) -> bool {
-        if reserved.is_none_or(|reserved| self.covers(reserved.asked)) {
-            if self.room == 0 {
-                self.ask_for_room(view.now, gone);
-            }
-            if self.room > 0 {
-                return true;
-            }
+        self.ask_for_room(view.now, gone);
+        if self.has_room(reserved) {
+            return true;
         }
         let reserved = reserved.and_then(|it| view.head.entries().get(it.entry));
         let entry = self.question.entry();
@@ -119,9 +122,8 @@ impl Most {
         matches!(fits, Some(Ok(true)))
     }
 
-    #[inline(never)]
     fn ask_for_room(&mut self, now: Instant, gone: &mut Gone) {
-        let Some(entry) = self.question.entry() else {
+        let Some(entry) = self.question.entry().filter(|_| self.room == 0) else {
             return;
         };
         let asked = self.asked;
@@ -209,17 +211,10 @@ impl Slot {
     /// Whether every class on it has been asked as the account now is. An account that fails to say
     /// is not settled.
     pub(super) fn is_settled(&mut self, walk: u64) -> bool {
-        contain("limiter", || self.is_settled_says_account(walk)).unwrap_or(false)
-    }
-
-    /// As much; the account is asked, and may panic.
-    #[inline]
-    fn is_settled_says_account(&mut self, walk: u64) -> bool {
-        let asked = self.known_in(walk).revision;
-        let revision = match asked {
+        let revision = match self.known_in(walk).revision {
             Some(revision) => revision,
             None => {
-                let revision = self.sample.entry().and_then(|entry| entry.revision());
+                let revision = self.sample.entry().and_then(|entry| revision(&**entry));
                 self.known.revision = Some(revision);
                 revision
             }
@@ -243,19 +238,23 @@ impl Slot {
     /// is asked, and may panic.
     #[inline]
     fn is_calm(&mut self, walk: u64, view: View<'_>, gone: &mut Gone) -> bool {
-        if !self.is_settled_says_account(walk) {
+        let revision = self.sample.entry().and_then(|entry| entry.revision());
+        if revision.is_none() || revision != self.asked_under {
             return false;
         }
         if self.unheld == 0 {
             return true;
         }
-        let Self { known, most, .. } = self;
-        if known.head.is_some() {
-            return false;
-        }
-        let reserved = known.reserved;
-        most.iter_mut()
-            .all(|most| most.fits(reserved.as_ref(), view, gone))
+        let (head, reserved) = match self.known.walk == walk {
+            true => (self.known.head, self.known.reserved),
+            false => (None, None),
+        };
+        let reserved = reserved.as_ref();
+        head.is_none()
+            && self
+                .most
+                .iter_mut()
+                .all(|most| most.has_room(reserved) || most.fits(reserved, view, gone))
     }
 
     /// A member of a group was granted so much of it.
