@@ -389,6 +389,8 @@ impl Overflow {
 struct Wanted {
     lanes: Lanes,
     first: usize,
+    /// Of the event's kind.
+    bit: u64,
 }
 
 impl Inner {
@@ -397,34 +399,31 @@ impl Inner {
     }
 
     fn wanted(&self, kind: EventKind, subject: Option<&JobProfile>) -> Option<Wanted> {
-        if self.union.load(Ordering::Acquire) & kind.bit() == 0 {
+        let bit = kind.bit();
+        if self.union.load(Ordering::Acquire) & bit == 0 {
             return None;
         }
         let lanes = self.roster.read().active();
-        let first = lanes
-            .iter()
-            .position(|lane| lane.may_want(kind.bit(), subject))?;
-        Some(Wanted { lanes, first })
+        let first = lanes.iter().position(|lane| lane.may_want(bit, subject))?;
+        Some(Wanted { lanes, first, bit })
     }
 
     fn deliver(&self, wanted: Wanted, event: Arc<Event>) -> Overflow {
         let mut overflow = Overflow::default();
-        let bit = event.kind().bit();
-        let mut last: Option<&Lane> = None;
-        for lane in &wanted.lanes[wanted.first..] {
-            if lane.wants(bit, &event)
-                && let Some(previous) = last.replace(lane)
-            {
-                let line = previous.push(Arc::clone(&event), &*self.clock);
-                overflow.lines.extend(line);
+        let bit = wanted.bit;
+        let lanes = &wanted.lanes[wanted.first..];
+        let Some(last) = lanes.iter().rposition(|lane| lane.wants(bit, &event)) else {
+            let _ = catch(move || drop(event));
+            return overflow;
+        };
+        for lane in &lanes[..last] {
+            if lane.wants(bit, &event) && !lane.push(Arc::clone(&event)) {
+                overflow.lines.extend(lane.report(&*self.clock));
             }
         }
         // The last one gets the publisher's own reference: one count less to move.
-        match last {
-            Some(lane) => overflow.lines.extend(lane.push(event, &*self.clock)),
-            None => {
-                let _ = catch(move || drop(event));
-            }
+        if !lanes[last].push(event) {
+            overflow.lines.extend(lanes[last].report(&*self.clock));
         }
         overflow
     }

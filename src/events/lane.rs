@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
+use crossbeam::channel::{Receiver, SendError, Sender, unbounded};
 use crossbeam::utils::CachePadded;
 
 use super::event::Event;
@@ -77,10 +77,9 @@ impl Shared {
         })
     }
 
-    /// The consumer has taken one more event out of the queue.
-    pub(super) fn count_handled(&self) {
-        let handled = self.handled.load(Ordering::Relaxed);
-        self.handled.store(handled + 1, Ordering::Release);
+    /// The consumer has taken `handled` events out of the queue.
+    pub(super) fn count_handled(&self, handled: u64) {
+        self.handled.store(handled, Ordering::Release);
     }
 
     /// The control that belongs to the mark which the consumer has met.
@@ -190,29 +189,35 @@ impl Lane {
                 || (self.filter.matches_subject(event.subject()) && self.filter.matches_app(event)))
     }
 
-    /// Enqueues an event, or drops it when too many wait. Answers the line to be logged about what
-    /// was dropped, if one is due.
-    pub(super) fn push(&self, event: Arc<Event>, clock: &dyn Clock) -> Option<String> {
+    /// Enqueues an event, or drops it when too many wait and answers false; then a
+    /// [report](Self::report) may be due.
+    #[inline]
+    pub(super) fn push(&self, event: Arc<Event>) -> bool {
         if !self.admit() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            let _ = catch(move || drop(event));
-            return self.report(clock);
+            drop_contained(event);
+            return false;
         }
-        if let Err(returned) = self.hot.queue.send(Some(event)) {
+        if let Err(SendError(returned)) = self.hot.queue.send(Some(event)) {
             // The consumer has ended; this publisher still had it on an older list.
-            let _ = catch(move || drop(returned));
+            drop_contained(returned);
         }
-        None
+        true
     }
 
     /// Counts one more event into the queue, unless as many as may wait do.
+    #[inline]
     fn admit(&self) -> bool {
         let hot = &*self.hot;
         // Saturating: others may have sent, and the consumer handled, since this one counted.
         let before = hot.sent.fetch_add(1, Ordering::Relaxed);
-        if before.saturating_sub(hot.handled_seen.load(Ordering::Relaxed)) < hot.limit {
-            return true;
-        }
+        before.saturating_sub(hot.handled_seen.load(Ordering::Relaxed)) < hot.limit
+            || self.admit_after_a_look(before)
+    }
+
+    #[cold]
+    fn admit_after_a_look(&self, before: u64) -> bool {
+        let hot = &*self.hot;
         let handled = self.shared.handled.load(Ordering::Acquire);
         hot.handled_seen.store(handled, Ordering::Relaxed);
         if before.saturating_sub(handled) < hot.limit {
@@ -259,7 +264,9 @@ impl Lane {
         }
     }
 
-    fn report(&self, clock: &dyn Clock) -> Option<String> {
+    /// The line to be logged about events that were dropped, if one is due.
+    #[cold]
+    pub(super) fn report(&self, clock: &dyn Clock) -> Option<String> {
         let now = clock.now();
         let total = self.dropped.load(Ordering::Relaxed);
         // Not free: another publisher is about to say it.
@@ -272,6 +279,12 @@ impl Lane {
             self.hot.limit, self.id
         ))
     }
+}
+
+/// Drops what nobody will hear: it may hold the last reference to a value of the user's.
+#[cold]
+fn drop_contained<T>(value: T) {
+    let _ = catch(move || drop(value));
 }
 
 #[cfg(test)]
