@@ -10,7 +10,7 @@
 //! 3. Each control is in `controls` before its mark is in the queue, both first in first out. So
 //!    the consumer that meets the n-th mark finds the n-th control, and has met every event that
 //!    was published before that control was sent.
-//! 4. Nothing foreign runs here but destructors of payloads, contained and outside of the locks.
+//! 4. Nothing foreign runs here: what is not enqueued goes back to the publisher.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,7 +30,6 @@ use crate::job::snapshot::JobProfile;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::thread::ThreadId;
-use crate::unwind::catch;
 
 /// How long a subscription stays silent about dropped events after it has spoken: often enough to
 /// be seen, seldom enough not to be the next flood.
@@ -120,6 +119,24 @@ struct Hot {
     handled_seen: AtomicU64,
 }
 
+/// An event that a lane did not take.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// As many wait as may.
+    Full(Arc<Event>),
+    /// The consumer has ended; this publisher still had the lane on an older list.
+    Ended(Item),
+}
+
+impl Refused {
+    pub(super) fn into_event(self) -> Item {
+        match self {
+            Self::Full(event) => Some(event),
+            Self::Ended(event) => event,
+        }
+    }
+}
+
 /// What has been said about dropped events.
 #[derive(Debug, Default)]
 struct Reports {
@@ -189,20 +206,18 @@ impl Lane {
                 || (self.filter.matches_subject(event.subject()) && self.filter.matches_app(event)))
     }
 
-    /// Enqueues an event, or drops it when too many wait and answers false; then a
-    /// [report](Self::report) may be due.
+    /// Enqueues an event, unless too many wait; then a [report](Self::report) may be due. What it
+    /// does not take comes back.
     #[inline]
-    pub(super) fn push(&self, event: Arc<Event>) -> bool {
+    pub(super) fn push(&self, event: Arc<Event>) -> Result<(), Refused> {
         if !self.admit() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            drop_contained(event);
-            return false;
+            return Err(Refused::Full(event));
         }
-        if let Err(SendError(returned)) = self.hot.queue.send(Some(event)) {
-            // The consumer has ended; this publisher still had it on an older list.
-            drop_contained(returned);
+        match self.hot.queue.send(Some(event)) {
+            Ok(()) => Ok(()),
+            Err(SendError(event)) => Err(Refused::Ended(event)),
         }
-        true
     }
 
     /// Counts one more event into the queue, unless as many as may wait do.
@@ -279,12 +294,6 @@ impl Lane {
             self.hot.limit, self.id
         ))
     }
-}
-
-/// Drops what nobody will hear: it may hold the last reference to a value of the user's.
-#[cold]
-fn drop_contained<T>(value: T) {
-    let _ = catch(move || drop(value));
 }
 
 #[cfg(test)]
