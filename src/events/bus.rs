@@ -483,6 +483,7 @@ impl Inner {
     fn deliver(&self, wanted: Wanted<'_>, event: Arc<Event>) -> Overflow {
         let mut overflow = Overflow::default();
         let bit = wanted.bit;
+        let alone = matches!(wanted.lanes, Found::Kept(_));
         let lanes = &wanted.lanes[wanted.first..];
         let Some(last) = lanes.iter().rposition(|lane| lane.wants(bit, &event)) else {
             drop(wanted);
@@ -491,13 +492,13 @@ impl Inner {
         };
         for lane in &lanes[..last] {
             if lane.wants(bit, &event)
-                && let Err(refused) = lane.push(Arc::clone(&event))
+                && let Err(refused) = lane.push(Arc::clone(&event), alone)
             {
                 self.note(lane, &refused, &mut overflow);
             }
         }
         // The last one gets the publisher's own reference: one count less to move.
-        if let Err(refused) = lanes[last].push(event) {
+        if let Err(refused) = lanes[last].push(event, alone) {
             self.note(&lanes[last], &refused, &mut overflow);
             let event = refused.into_event();
             drop(wanted);

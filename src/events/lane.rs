@@ -2,15 +2,18 @@
 //!
 //! # Invariants
 //!
-//! 1. `sent` counts an event before it lies in the queue, `handled` when it has been taken out, so
-//!    `sent - handled` is never less than what waits, and comparing it with the limit lets no
-//!    more than the limit wait (BUS-4).
-//! 2. `handled_seen` is never ahead of `handled`: a publisher that trusts it errs towards looking
+//! 1. `sent_alone` and `sent_beside` count an event before it lies in the queue, `handled` when it
+//!    has been taken out, so their sum less `handled` is never less than what waits, and comparing
+//!    it with the limit lets no more than the limit wait (BUS-4).
+//! 2. Only a publisher that no other is beside in the same way writes `sent_alone`: it spares that
+//!    one the exchange which a counter of many costs. Either sort may miss what the other counts at
+//!    the same time, so within `CLOSE` of the limit both count before a fence and compare after it.
+//! 3. `handled_seen` is never ahead of `handled`: a publisher that trusts it errs towards looking
 //!    again. It spares publishers the consumer's cache line.
-//! 3. Each control is in `controls` before its mark is in the queue, both first in first out. So
+//! 4. Each control is in `controls` before its mark is in the queue, both first in first out. So
 //!    the consumer that meets the n-th mark finds the n-th control, and has met every event that
 //!    was published before that control was sent.
-//! 4. Nothing foreign runs here: what is not enqueued goes back to the publisher.
+//! 5. Nothing foreign runs here: what is not enqueued goes back to the publisher.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,12 +31,16 @@ use super::subscription::{SubscriptionId, SubscriptionStatus};
 use crate::clock::Clock;
 use crate::job::snapshot::JobProfile;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::thread::ThreadId;
 
 /// How long a subscription stays silent about dropped events after it has spoken: often enough to
 /// be seen, seldom enough not to be the next flood.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// How far below the limit publishers begin to look closely: more than there can be publishers who
+/// have counted an event and are not yet seen to have.
+const CLOSE: u64 = 100_000;
 
 /// What lies in a subscription's queue: an event, or the mark of a control. No larger than a
 /// pointer, because a million of them may wait.
@@ -115,7 +122,12 @@ struct Hot {
     narrow: bool,
     queue: Sender<Item>,
     limit: u64,
-    sent: AtomicU64,
+    /// As many may wait without a closer look.
+    plenty: u64,
+    /// How many events the publishers counted in that were alone, one after the other.
+    sent_alone: AtomicU64,
+    /// How many those counted in that went beside one who was alone.
+    sent_beside: AtomicU64,
     handled_seen: AtomicU64,
 }
 
@@ -180,7 +192,9 @@ impl Lane {
                 narrow: filter.is_narrow(),
                 queue,
                 limit,
-                sent: AtomicU64::new(0),
+                plenty: limit.saturating_sub(CLOSE),
+                sent_alone: AtomicU64::new(0),
+                sent_beside: AtomicU64::new(0),
                 handled_seen: AtomicU64::new(0),
             }),
             filter,
@@ -207,10 +221,10 @@ impl Lane {
     }
 
     /// Enqueues an event, unless too many wait; then a [report](Self::report) may be due. What it
-    /// does not take comes back.
+    /// does not take comes back. No two publishers at a time are `alone`.
     #[inline]
-    pub(super) fn push(&self, event: Arc<Event>) -> Result<(), Refused> {
-        if !self.admit() {
+    pub(super) fn push(&self, event: Arc<Event>, alone: bool) -> Result<(), Refused> {
+        if !self.admit(alone) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return Err(Refused::Full(event));
         }
@@ -222,23 +236,41 @@ impl Lane {
 
     /// Counts one more event into the queue, unless as many as may wait do.
     #[inline]
-    fn admit(&self) -> bool {
+    fn admit(&self, alone: bool) -> bool {
         let hot = &*self.hot;
+        let (own, others) = if alone {
+            let own = hot.sent_alone.load(Ordering::Relaxed);
+            hot.sent_alone.store(own + 1, Ordering::Relaxed);
+            (own, &hot.sent_beside)
+        } else {
+            (
+                hot.sent_beside.fetch_add(1, Ordering::Relaxed),
+                &hot.sent_alone,
+            )
+        };
+        let before = own + others.load(Ordering::Relaxed);
         // Saturating: others may have sent, and the consumer handled, since this one counted.
-        let before = hot.sent.fetch_add(1, Ordering::Relaxed);
-        before.saturating_sub(hot.handled_seen.load(Ordering::Relaxed)) < hot.limit
-            || self.admit_after_a_look(before)
+        before.saturating_sub(hot.handled_seen.load(Ordering::Relaxed)) < hot.plenty
+            || self.admit_with_care(alone, own, others)
     }
 
+    /// What [`admit`](Self::admit) does where the limit may be near.
     #[cold]
-    fn admit_after_a_look(&self, before: u64) -> bool {
+    fn admit_with_care(&self, alone: bool, own: u64, others: &AtomicU64) -> bool {
         let hot = &*self.hot;
+        // Of two who count in different counters at once, one at least sees the other.
+        fence(Ordering::SeqCst);
+        let before = own + others.load(Ordering::Relaxed);
         let handled = self.shared.handled.load(Ordering::Acquire);
         hot.handled_seen.store(handled, Ordering::Relaxed);
         if before.saturating_sub(handled) < hot.limit {
             return true;
         }
-        hot.sent.fetch_sub(1, Ordering::Relaxed);
+        if alone {
+            hot.sent_alone.store(own, Ordering::Relaxed);
+        } else {
+            hot.sent_beside.fetch_sub(1, Ordering::Relaxed);
+        }
         false
     }
 
@@ -267,8 +299,9 @@ impl Lane {
     /// How many events wait.
     pub(super) fn waiting(&self) -> u64 {
         let handled = self.shared.handled.load(Ordering::Acquire);
-        let sent = self.hot.sent.load(Ordering::Relaxed);
-        sent.saturating_sub(handled)
+        let alone = self.hot.sent_alone.load(Ordering::Relaxed);
+        let beside = self.hot.sent_beside.load(Ordering::Relaxed);
+        (alone + beside).saturating_sub(handled)
     }
 
     pub(super) fn status(&self) -> SubscriptionStatus {
