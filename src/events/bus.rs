@@ -273,13 +273,12 @@ impl MessageBus {
     }
 
     /// Tells everyone who wants to know. Never waits and never fails.
+    // Inlined, so that an event is made where it is moved from to be shared: it is large.
+    #[inline]
     pub fn publish(&self, event: Event) {
-        match self.inner.wanted(event.kind(), event.subject()) {
+        match self.inner.wanted_of(&event) {
             Some(wanted) => self.inner.deliver(wanted, Arc::new(event)).log(),
-            None => {
-                // It may hold the last reference to a result of the user's.
-                let _ = catch(move || drop(event));
-            }
+            None => drop_unheard(event),
         }
     }
 
@@ -388,7 +387,15 @@ pub(crate) struct Overflow {
 }
 
 impl Overflow {
+    #[inline]
     pub(crate) fn log(self) {
+        if !self.lines.is_empty() {
+            self.log_lines();
+        }
+    }
+
+    #[cold]
+    fn log_lines(self) {
         for line in self.lines {
             log::error!("{line}");
         }
@@ -397,6 +404,11 @@ impl Overflow {
     pub(crate) fn into_lines(self) -> Vec<String> {
         self.lines
     }
+}
+
+/// It may hold the last reference to a value of the user's.
+fn drop_unheard<T>(event: T) {
+    let _ = catch(move || drop(event));
 }
 
 /// The list of lanes of one edition, kept for the next publisher.
@@ -470,6 +482,10 @@ impl Inner {
         Found::Kept(kept)
     }
 
+    fn wanted_of(&self, event: &Event) -> Option<Wanted<'_>> {
+        self.wanted(event.kind(), event.subject())
+    }
+
     fn wanted(&self, kind: EventKind, subject: Option<&JobProfile>) -> Option<Wanted<'_>> {
         let bit = kind.bit();
         if self.union.load(Ordering::Acquire) & bit == 0 {
@@ -487,7 +503,7 @@ impl Inner {
         let lanes = &wanted.lanes[wanted.first..];
         let Some(last) = lanes.iter().rposition(|lane| lane.wants(bit, &event)) else {
             drop(wanted);
-            let _ = catch(move || drop(event));
+            drop_unheard(event);
             return overflow;
         };
         for lane in &lanes[..last] {
@@ -502,8 +518,7 @@ impl Inner {
             self.note(&lanes[last], &refused, &mut overflow);
             let event = refused.into_event();
             drop(wanted);
-            // It may hold the last reference to a result of the user's.
-            let _ = catch(move || drop(event));
+            drop_unheard(event);
         }
         overflow
     }

@@ -209,15 +209,20 @@ impl Lane {
 
     /// Whether it wants events of the kind with this bit about this job, an application's event
     /// perhaps depending on its type.
+    #[inline]
     pub(super) fn may_want(&self, bit: u64, subject: Option<&JobProfile>) -> bool {
         self.hot.mask & bit != 0 && (!self.hot.narrow || self.filter.matches_subject(subject))
     }
 
     /// Whether it wants this event, whose kind has this bit.
+    #[inline]
     pub(super) fn wants(&self, bit: u64, event: &Event) -> bool {
-        self.hot.mask & bit != 0
-            && (!self.hot.narrow
-                || (self.filter.matches_subject(event.subject()) && self.filter.matches_app(event)))
+        self.hot.mask & bit != 0 && (!self.hot.narrow || self.wants_of_its_kind(event))
+    }
+
+    #[inline(never)]
+    fn wants_of_its_kind(&self, event: &Event) -> bool {
+        self.filter.matches_subject(event.subject()) && self.filter.matches_app(event)
     }
 
     /// Enqueues an event, unless too many wait; then a [report](Self::report) may be due. What it
@@ -331,7 +336,11 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use super::super::observer::Observer;
     use super::*;
+    use crate::sync::thread;
 
     #[test]
     fn drops_are_reported_at_once_and_then_every_ten_seconds_with_the_count_since() {
@@ -343,5 +352,72 @@ mod tests {
         assert_eq!(reports.due(after(10), 700), Some(699));
         assert_eq!(reports.due(after(11), 701), None);
         assert_eq!(reports.due(after(60), 702), Some(2));
+    }
+
+    fn lane(limit: u64) -> (Lane, Receiver<Item>) {
+        let (queue, receiver) = queue();
+        let observer: Arc<dyn Observer> = Arc::new(|_: &Arc<Event>| {});
+        let lane = Lane::new(
+            SubscriptionId::nth(1),
+            Identity::new(&observer, None),
+            thread::current().id(),
+            Shared::new(),
+            EventFilter::all(),
+            queue,
+            limit,
+        );
+        (lane, receiver)
+    }
+
+    fn event() -> Arc<Event> {
+        Arc::new(Event::scheduler_error("x", SystemTime::UNIX_EPOCH))
+    }
+
+    #[test]
+    fn whoever_is_alone_and_whoever_is_beside_count_towards_one_limit() {
+        let (lane, receiver) = lane(3);
+        for alone in [true, false, true] {
+            assert!(lane.push(event(), alone).is_ok());
+        }
+        for alone in [false, true] {
+            assert!(matches!(lane.push(event(), alone), Err(Refused::Full(_))));
+        }
+        assert_eq!((lane.waiting(), lane.status().dropped), (3, 2));
+        for (taken, alone) in [(1, false), (2, true)] {
+            lane.shared.count_handled(taken);
+            assert!(lane.push(event(), alone).is_ok());
+            assert!(lane.push(event(), !alone).is_err());
+        }
+        assert_eq!((lane.waiting(), receiver.len()), (3, 5));
+    }
+
+    #[test]
+    fn no_more_than_the_limit_wait_however_many_publish_at_once() {
+        // So that the limit is neared with and without care.
+        let limit = CLOSE + 5_000;
+        let (lane, receiver) = lane(limit);
+        let taken = std::thread::scope(|scope| {
+            let publishers: Vec<_> = [true, false, false]
+                .map(|alone| {
+                    let lane = &lane;
+                    scope.spawn(move || {
+                        (0..limit)
+                            .filter(|_| lane.push(event(), alone).is_ok())
+                            .count()
+                    })
+                })
+                .into_iter()
+                .collect();
+            publishers
+                .into_iter()
+                .map(|each| each.join().unwrap())
+                .sum::<usize>()
+        });
+        assert!(taken as u64 <= limit, "{taken} wait");
+        assert_eq!((taken, lane.waiting()), (receiver.len(), taken as u64));
+        assert_eq!(lane.status().dropped, 3 * limit - taken as u64);
+        // Two who see each other may both step back from the last place; nobody is beside this one.
+        while lane.push(event(), true).is_ok() {}
+        assert_eq!(lane.waiting(), limit);
     }
 }
