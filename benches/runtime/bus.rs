@@ -13,7 +13,7 @@ use crate::report::{Row, median};
 
 pub(crate) fn publishing(effort: Effort, report: &mut dyn FnMut(Row)) {
     for subscribers in [1, 8, 64] {
-        let events = effort.pick(100_000, 20_000) / subscribers.max(4);
+        let events = effort.pick(1_000_000, 200_000) / subscribers.max(4);
         let mut floors = Vec::new();
         let mut values = Vec::new();
         for round in 0..=effort.pick(15, 7) {
