@@ -7,7 +7,7 @@
 
 #[cfg(not(nucleo_model))]
 mod real {
-    pub(crate) use parking_lot::{Condvar, Mutex, RwLock};
+    pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
     pub(crate) use std::sync::atomic;
     pub(crate) use std::thread;
     pub(crate) use std::thread_local;

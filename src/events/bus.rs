@@ -2,26 +2,33 @@
 //!
 //! # Invariants
 //!
-//! 1. A publisher waits for nobody: it takes a shared lock for as long as it takes to clone one
-//!    `Arc`, and whoever holds that lock exclusively only exchanges lists.
-//! 2. `union` is the union of the masks of the active lanes while the bus runs, else 0; it is
+//! 1. A publisher waits for nobody. It goes through the list in `kept` while it holds that lock,
+//!    which everybody only tries; whoever does not get it takes the roster's, shared, for as long
+//!    as it takes to clone one `Arc`, and whoever holds that exclusively only exchanges lists.
+//! 2. `edition` changes with the roster, under the roster's lock, before a change is answered. So
+//!    the list in `kept` is the roster's if its edition is the one that a publisher reads.
+//! 3. `union` is the union of the masks of the active lanes while the bus runs, else 0; it is
 //!    written under the roster's lock only. So a publisher that reads no bit of its event there
 //!    has nobody to tell, and neither locks nor allocates (BUS-8).
-//! 3. A lane that drains has a `Close` in its queue, or gets it at once.
-//! 4. Nothing foreign runs under the roster's lock, and no list is dropped there.
-//! 5. A publication logs nothing itself. Whoever publishes under a lock of the runtime's logs
+//! 4. A lane that drains has a `Close` in its queue, or gets it at once.
+//! 5. Nothing foreign runs under the roster's lock, and no list is dropped there. No event is
+//!    dropped for the last time under `kept`'s.
+//! 6. A publication logs nothing itself. Whoever publishes under a lock of the runtime's logs
 //!    [`Overflow`] after it: a logger is the program's, and may publish in its turn.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crossbeam::utils::CachePadded;
 
 use super::consumer::Consumer;
 use super::event::Event;
 use super::filter::EventFilter;
 use super::gate::Gate;
 use super::kind::EventKind;
-use super::lane::{self, Control, Lane, Shared};
+use super::lane::{self, Control, Lane, Refused, Shared};
 use super::observer::Observer;
 use super::roster::{BusPhase, Identity, Lanes, Refusal, Roster};
 use super::subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};
@@ -29,7 +36,7 @@ use crate::clock::Clock;
 use crate::job::behalf;
 use crate::job::snapshot::JobProfile;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{RwLock, thread};
+use crate::sync::{Mutex, MutexGuard, RwLock, thread};
 use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
 use crate::unwind::catch;
 
@@ -57,8 +64,12 @@ pub(super) struct Inner {
     threads: Arc<Threads>,
     queue_limit: u64,
     union: AtomicU64,
+    /// How often the roster has changed.
+    edition: AtomicU64,
     last_id: AtomicU64,
     roster: RwLock<Roster>,
+    /// Beside the roster, for one publisher at a time.
+    kept: CachePadded<Mutex<Kept>>,
 }
 
 /// Why an operation on the bus was refused.
@@ -99,8 +110,10 @@ impl MessageBus {
                 threads,
                 queue_limit,
                 union: AtomicU64::new(0),
+                edition: AtomicU64::new(0),
                 last_id: AtomicU64::new(0),
                 roster: RwLock::new(Roster::new()),
+                kept: CachePadded::default(),
             }),
         }
     }
@@ -118,7 +131,7 @@ impl MessageBus {
         let phase = {
             let mut roster = self.inner.roster.write();
             let before = roster.start();
-            self.inner.refresh_union(&roster);
+            self.inner.refresh(&roster);
             before
         };
         if matches!(phase, BusPhase::Stopping | BusPhase::Stopped) {
@@ -148,10 +161,11 @@ impl MessageBus {
                 BusPhase::New => BusError::NotStarted,
                 _ => BusError::AlreadyStopped,
             })?;
-            inner.refresh_union(&roster);
+            inner.refresh(&roster);
             (before, roster.draining())
         };
         drop(before);
+        inner.forget_kept();
 
         let gate = Gate::new();
         for lane in &lanes {
@@ -243,7 +257,7 @@ impl MessageBus {
         let joined = {
             let mut roster = inner.roster.write();
             let joined = roster.join(&lane);
-            inner.refresh_union(&roster);
+            inner.refresh(&roster);
             joined
         };
         match joined {
@@ -259,13 +273,12 @@ impl MessageBus {
     }
 
     /// Tells everyone who wants to know. Never waits and never fails.
+    // Inlined, so that an event is made where it is moved from to be shared: it is large.
+    #[inline]
     pub fn publish(&self, event: Event) {
-        match self.inner.wanted(event.kind(), event.subject()) {
+        match self.inner.wanted_of(&event) {
             Some(wanted) => self.inner.deliver(wanted, Arc::new(event)).log(),
-            None => {
-                // It may hold the last reference to a result of the user's.
-                let _ = catch(move || drop(event));
-            }
+            None => drop_unheard(event),
         }
     }
 
@@ -374,7 +387,15 @@ pub(crate) struct Overflow {
 }
 
 impl Overflow {
+    #[inline]
     pub(crate) fn log(self) {
+        if !self.lines.is_empty() {
+            self.log_lines();
+        }
+    }
+
+    #[cold]
+    fn log_lines(self) {
         for line in self.lines {
             log::error!("{line}");
         }
@@ -385,48 +406,128 @@ impl Overflow {
     }
 }
 
-/// The lanes as a publisher found them, and the first that wants the event.
-struct Wanted {
+/// It may hold the last reference to a value of the user's.
+fn drop_unheard<T>(event: T) {
+    let _ = catch(move || drop(event));
+}
+
+/// The list of lanes of one edition, kept for the next publisher.
+#[derive(Debug, Default)]
+struct Kept {
+    edition: u64,
     lanes: Lanes,
+}
+
+/// A list of lanes that a publisher may go through.
+enum Found<'a> {
+    Kept(MutexGuard<'a, Kept>),
+    Own(Lanes),
+}
+
+impl Deref for Found<'_> {
+    type Target = [Arc<Lane>];
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Kept(kept) => &kept.lanes,
+            Self::Own(lanes) => lanes,
+        }
+    }
+}
+
+/// The lanes as a publisher found them, and the first that wants the event.
+struct Wanted<'a> {
+    lanes: Found<'a>,
     first: usize,
+    /// Of the event's kind.
+    bit: u64,
 }
 
 impl Inner {
-    fn refresh_union(&self, roster: &Roster) {
+    /// The roster has changed. Called under its lock.
+    fn refresh(&self, roster: &Roster) {
+        self.edition.fetch_add(1, Ordering::Release);
         self.union.store(roster.union(), Ordering::Release);
     }
 
-    fn wanted(&self, kind: EventKind, subject: Option<&JobProfile>) -> Option<Wanted> {
-        if self.union.load(Ordering::Acquire) & kind.bit() == 0 {
-            return None;
-        }
-        let lanes = self.roster.read().active();
-        let first = lanes
-            .iter()
-            .position(|lane| lane.may_want(kind.bit(), subject))?;
-        Some(Wanted { lanes, first })
+    /// Lets go of a list that is no longer the roster's, if no publisher goes through it now: then
+    /// the next one does.
+    fn forget_kept(&self) {
+        let before = self
+            .kept
+            .try_lock()
+            .map(|mut kept| std::mem::take(&mut *kept));
+        drop(before);
     }
 
-    fn deliver(&self, wanted: Wanted, event: Arc<Event>) -> Overflow {
+    fn lanes(&self) -> Found<'_> {
+        let edition = self.edition.load(Ordering::Acquire);
+        match self.kept.try_lock() {
+            Some(kept) if kept.edition == edition => Found::Kept(kept),
+            Some(kept) => self.renewed(kept),
+            None => Found::Own(self.roster.read().active()),
+        }
+    }
+
+    #[cold]
+    fn renewed<'a>(&self, mut kept: MutexGuard<'a, Kept>) -> Found<'a> {
+        *kept = {
+            let roster = self.roster.read();
+            Kept {
+                // Changes under the roster's lock only.
+                edition: self.edition.load(Ordering::Relaxed),
+                lanes: roster.active(),
+            }
+        };
+        Found::Kept(kept)
+    }
+
+    fn wanted_of(&self, event: &Event) -> Option<Wanted<'_>> {
+        self.wanted(event.kind(), event.subject())
+    }
+
+    fn wanted(&self, kind: EventKind, subject: Option<&JobProfile>) -> Option<Wanted<'_>> {
+        let bit = kind.bit();
+        if self.union.load(Ordering::Acquire) & bit == 0 {
+            return None;
+        }
+        let lanes = self.lanes();
+        let first = lanes.iter().position(|lane| lane.may_want(bit, subject))?;
+        Some(Wanted { lanes, first, bit })
+    }
+
+    fn deliver(&self, wanted: Wanted<'_>, event: Arc<Event>) -> Overflow {
         let mut overflow = Overflow::default();
-        let bit = event.kind().bit();
-        let mut last: Option<&Lane> = None;
-        for lane in &wanted.lanes[wanted.first..] {
+        let bit = wanted.bit;
+        let alone = matches!(wanted.lanes, Found::Kept(_));
+        let lanes = &wanted.lanes[wanted.first..];
+        let Some(last) = lanes.iter().rposition(|lane| lane.wants(bit, &event)) else {
+            drop(wanted);
+            drop_unheard(event);
+            return overflow;
+        };
+        for lane in &lanes[..last] {
             if lane.wants(bit, &event)
-                && let Some(previous) = last.replace(lane)
+                && let Err(refused) = lane.push(Arc::clone(&event), alone)
             {
-                let line = previous.push(Arc::clone(&event), &*self.clock);
-                overflow.lines.extend(line);
+                self.note(lane, &refused, &mut overflow);
             }
         }
         // The last one gets the publisher's own reference: one count less to move.
-        match last {
-            Some(lane) => overflow.lines.extend(lane.push(event, &*self.clock)),
-            None => {
-                let _ = catch(move || drop(event));
-            }
+        if let Err(refused) = lanes[last].push(event, alone) {
+            self.note(&lanes[last], &refused, &mut overflow);
+            let event = refused.into_event();
+            drop(wanted);
+            drop_unheard(event);
         }
         overflow
+    }
+
+    #[cold]
+    fn note(&self, lane: &Lane, refused: &Refused, overflow: &mut Overflow) {
+        if let Refused::Full(_) = refused {
+            overflow.lines.extend(lane.report(&*self.clock));
+        }
     }
 
     /// Ends a subscription, and says whether it was still on. Never waits: what is enqueued is
@@ -435,13 +536,14 @@ impl Inner {
         let left = {
             let mut roster = self.roster.write();
             let left = roster.leave(id);
-            self.refresh_union(&roster);
+            self.refresh(&roster);
             left
         };
         let Some((lane, before)) = left else {
             return false;
         };
         drop(before);
+        self.forget_kept();
         lane.control(Control::Close);
         true
     }

@@ -9,8 +9,8 @@
 //! 4. Every token is answered, at the latest when the thread ends; those behind a `Close` only
 //!    after the observer has heard what came before it.
 
-use std::cell::Cell;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use crossbeam::channel::Receiver;
 
@@ -35,12 +35,54 @@ pub(super) struct Consumer {
     pub(super) bus: Weak<Inner>,
 }
 
+/// Where a consumer is, kept where a panic leaves it.
+#[derive(Default)]
+struct At {
+    /// How many events it has taken.
+    handled: u64,
+    /// The one that it is at.
+    event: Option<Arc<Event>>,
+    step: Step,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Step {
+    #[default]
+    Accepting,
+    Observing,
+    Discarding,
+}
+
+impl Step {
+    /// Whose code runs in it.
+    fn whose(self) -> &'static str {
+        match self {
+            Self::Accepting => "predicate",
+            Self::Observing => "observer",
+            Self::Discarding => "destructor of an event's payload",
+        }
+    }
+}
+
 impl Consumer {
     pub(super) fn run(mut self) {
         let _acting = behalf::enter(self.behalf.take());
+        let mut at = At::default();
+        while let Err(text) = catch(|| self.work(&mut at)) {
+            self.log_panic(at.step.whose(), &text);
+            if let Some(event) = at.event.take() {
+                self.discard(event);
+            }
+        }
+        self.end();
+    }
+
+    /// Handles what comes until nothing more is to come. All of it runs in one containment, which
+    /// so is not paid for every event; after a panic it is called again.
+    fn work(&self, at: &mut At) {
         while let Ok(item) = self.receiver.recv() {
             if let Some(event) = item {
-                self.handle(event);
+                self.handle(event, at);
                 continue;
             }
             match self.shared.next_control() {
@@ -49,30 +91,22 @@ impl Consumer {
                 Some(Control::Close) | None => break,
             }
         }
-        self.end();
     }
 
-    fn handle(&self, event: Arc<Event>) {
-        self.shared.count_handled();
+    fn handle(&self, event: Arc<Event>, at: &mut At) {
+        at.handled += 1;
+        self.shared.count_handled(at.handled);
+        // Not in this frame: a panic of the observer's is not to unwind through it.
+        let event = at.event.insert(event);
         if !self.shared.cut.load(Ordering::Relaxed) {
-            // One containment for both: it is paid for every event.
-            let accepted = Cell::new(false);
-            let outcome = catch(|| {
-                accepted.set(self.observer.accepts(&event));
-                if accepted.get() {
-                    self.observer.observe(&event);
-                }
-            });
-            if let Err(text) = outcome {
-                let what = if accepted.get() {
-                    "observer"
-                } else {
-                    "predicate"
-                };
-                self.log_panic(what, &text);
+            at.step = Step::Accepting;
+            if self.observer.accepts(event) {
+                at.step = Step::Observing;
+                self.observer.observe(event);
             }
         }
-        self.discard(event);
+        at.step = Step::Discarding;
+        drop(at.event.take());
     }
 
     fn sweep(&self, token: Option<Token>) {
@@ -110,7 +144,9 @@ impl Consumer {
         if let Some(bus) = bus.upgrade() {
             bus.forget(id);
         }
-        while let Ok(item) = receiver.try_recv() {
+        // Waits for nothing. It is not `try_recv` because that keeps the compiler from
+        // inlining what `work` spends its time in.
+        while let Ok(item) = receiver.recv_timeout(Duration::ZERO) {
             let _ = catch(move || drop(item));
         }
         shared.close_controls();

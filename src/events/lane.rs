@@ -2,22 +2,25 @@
 //!
 //! # Invariants
 //!
-//! 1. `sent` counts an event before it lies in the queue, `handled` when it has been taken out, so
-//!    `sent - handled` is never less than what waits, and comparing it with the limit lets no
-//!    more than the limit wait (BUS-4).
-//! 2. `handled_seen` is never ahead of `handled`: a publisher that trusts it errs towards looking
+//! 1. `sent_alone` and `sent_beside` count an event before it lies in the queue, `handled` when it
+//!    has been taken out, so their sum less `handled` is never less than what waits, and comparing
+//!    it with the limit lets no more than the limit wait (BUS-4).
+//! 2. Only a publisher that no other is beside in the same way writes `sent_alone`: it spares that
+//!    one the exchange which a counter of many costs. Either sort may miss what the other counts at
+//!    the same time, so within `CLOSE` of the limit both count before a fence and compare after it.
+//! 3. `handled_seen` is never ahead of `handled`: a publisher that trusts it errs towards looking
 //!    again. It spares publishers the consumer's cache line.
-//! 3. Each control is in `controls` before its mark is in the queue, both first in first out. So
+//! 4. Each control is in `controls` before its mark is in the queue, both first in first out. So
 //!    the consumer that meets the n-th mark finds the n-th control, and has met every event that
 //!    was published before that control was sent.
-//! 4. Nothing foreign runs here but destructors of payloads, contained and outside of the locks.
+//! 5. Nothing foreign runs here: what is not enqueued goes back to the publisher.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::{Receiver, Sender, unbounded};
+use crossbeam::channel::{Receiver, SendError, Sender, unbounded};
 use crossbeam::utils::CachePadded;
 
 use super::event::Event;
@@ -28,13 +31,16 @@ use super::subscription::{SubscriptionId, SubscriptionStatus};
 use crate::clock::Clock;
 use crate::job::snapshot::JobProfile;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::sync::thread::ThreadId;
-use crate::unwind::catch;
 
 /// How long a subscription stays silent about dropped events after it has spoken: often enough to
 /// be seen, seldom enough not to be the next flood.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// How far below the limit publishers begin to look closely: more than there can be publishers who
+/// have counted an event and are not yet seen to have.
+const CLOSE: u64 = 100_000;
 
 /// What lies in a subscription's queue: an event, or the mark of a control. No larger than a
 /// pointer, because a million of them may wait.
@@ -77,10 +83,9 @@ impl Shared {
         })
     }
 
-    /// The consumer has taken one more event out of the queue.
-    pub(super) fn count_handled(&self) {
-        let handled = self.handled.load(Ordering::Relaxed);
-        self.handled.store(handled + 1, Ordering::Release);
+    /// The consumer has taken `handled` events out of the queue.
+    pub(super) fn count_handled(&self, handled: u64) {
+        self.handled.store(handled, Ordering::Release);
     }
 
     /// The control that belongs to the mark which the consumer has met.
@@ -117,8 +122,31 @@ struct Hot {
     narrow: bool,
     queue: Sender<Item>,
     limit: u64,
-    sent: AtomicU64,
+    /// As many may wait without a closer look.
+    plenty: u64,
+    /// How many events the publishers counted in that were alone, one after the other.
+    sent_alone: AtomicU64,
+    /// How many those counted in that went beside one who was alone.
+    sent_beside: AtomicU64,
     handled_seen: AtomicU64,
+}
+
+/// An event that a lane did not take.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// As many wait as may.
+    Full(Arc<Event>),
+    /// The consumer has ended; this publisher still had the lane on an older list.
+    Ended(Item),
+}
+
+impl Refused {
+    pub(super) fn into_event(self) -> Item {
+        match self {
+            Self::Full(event) => Some(event),
+            Self::Ended(event) => event,
+        }
+    }
 }
 
 /// What has been said about dropped events.
@@ -164,7 +192,9 @@ impl Lane {
                 narrow: filter.is_narrow(),
                 queue,
                 limit,
-                sent: AtomicU64::new(0),
+                plenty: limit.saturating_sub(CLOSE),
+                sent_alone: AtomicU64::new(0),
+                sent_beside: AtomicU64::new(0),
                 handled_seen: AtomicU64::new(0),
             }),
             filter,
@@ -179,46 +209,73 @@ impl Lane {
 
     /// Whether it wants events of the kind with this bit about this job, an application's event
     /// perhaps depending on its type.
+    #[inline]
     pub(super) fn may_want(&self, bit: u64, subject: Option<&JobProfile>) -> bool {
         self.hot.mask & bit != 0 && (!self.hot.narrow || self.filter.matches_subject(subject))
     }
 
     /// Whether it wants this event, whose kind has this bit.
+    #[inline]
     pub(super) fn wants(&self, bit: u64, event: &Event) -> bool {
-        self.hot.mask & bit != 0
-            && (!self.hot.narrow
-                || (self.filter.matches_subject(event.subject()) && self.filter.matches_app(event)))
+        self.hot.mask & bit != 0 && (!self.hot.narrow || self.wants_of_its_kind(event))
     }
 
-    /// Enqueues an event, or drops it when too many wait. Answers the line to be logged about what
-    /// was dropped, if one is due.
-    pub(super) fn push(&self, event: Arc<Event>, clock: &dyn Clock) -> Option<String> {
-        if !self.admit() {
+    #[inline(never)]
+    fn wants_of_its_kind(&self, event: &Event) -> bool {
+        self.filter.matches_subject(event.subject()) && self.filter.matches_app(event)
+    }
+
+    /// Enqueues an event, unless too many wait; then a [report](Self::report) may be due. What it
+    /// does not take comes back. No two publishers at a time are `alone`.
+    #[inline]
+    pub(super) fn push(&self, event: Arc<Event>, alone: bool) -> Result<(), Refused> {
+        if !self.admit(alone) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
-            let _ = catch(move || drop(event));
-            return self.report(clock);
+            return Err(Refused::Full(event));
         }
-        if let Err(returned) = self.hot.queue.send(Some(event)) {
-            // The consumer has ended; this publisher still had it on an older list.
-            let _ = catch(move || drop(returned));
+        match self.hot.queue.send(Some(event)) {
+            Ok(()) => Ok(()),
+            Err(SendError(event)) => Err(Refused::Ended(event)),
         }
-        None
     }
 
     /// Counts one more event into the queue, unless as many as may wait do.
-    fn admit(&self) -> bool {
+    #[inline]
+    fn admit(&self, alone: bool) -> bool {
         let hot = &*self.hot;
+        let (own, others) = if alone {
+            let own = hot.sent_alone.load(Ordering::Relaxed);
+            hot.sent_alone.store(own + 1, Ordering::Relaxed);
+            (own, &hot.sent_beside)
+        } else {
+            (
+                hot.sent_beside.fetch_add(1, Ordering::Relaxed),
+                &hot.sent_alone,
+            )
+        };
+        let before = own + others.load(Ordering::Relaxed);
         // Saturating: others may have sent, and the consumer handled, since this one counted.
-        let before = hot.sent.fetch_add(1, Ordering::Relaxed);
-        if before.saturating_sub(hot.handled_seen.load(Ordering::Relaxed)) < hot.limit {
-            return true;
-        }
+        before.saturating_sub(hot.handled_seen.load(Ordering::Relaxed)) < hot.plenty
+            || self.admit_with_care(alone, own, others)
+    }
+
+    /// What [`admit`](Self::admit) does where the limit may be near.
+    #[cold]
+    fn admit_with_care(&self, alone: bool, own: u64, others: &AtomicU64) -> bool {
+        let hot = &*self.hot;
+        // Of two who count in different counters at once, one at least sees the other.
+        fence(Ordering::SeqCst);
+        let before = own + others.load(Ordering::Relaxed);
         let handled = self.shared.handled.load(Ordering::Acquire);
         hot.handled_seen.store(handled, Ordering::Relaxed);
         if before.saturating_sub(handled) < hot.limit {
             return true;
         }
-        hot.sent.fetch_sub(1, Ordering::Relaxed);
+        if alone {
+            hot.sent_alone.store(own, Ordering::Relaxed);
+        } else {
+            hot.sent_beside.fetch_sub(1, Ordering::Relaxed);
+        }
         false
     }
 
@@ -247,8 +304,9 @@ impl Lane {
     /// How many events wait.
     pub(super) fn waiting(&self) -> u64 {
         let handled = self.shared.handled.load(Ordering::Acquire);
-        let sent = self.hot.sent.load(Ordering::Relaxed);
-        sent.saturating_sub(handled)
+        let alone = self.hot.sent_alone.load(Ordering::Relaxed);
+        let beside = self.hot.sent_beside.load(Ordering::Relaxed);
+        (alone + beside).saturating_sub(handled)
     }
 
     pub(super) fn status(&self) -> SubscriptionStatus {
@@ -259,7 +317,9 @@ impl Lane {
         }
     }
 
-    fn report(&self, clock: &dyn Clock) -> Option<String> {
+    /// The line to be logged about events that were dropped, if one is due.
+    #[cold]
+    pub(super) fn report(&self, clock: &dyn Clock) -> Option<String> {
         let now = clock.now();
         let total = self.dropped.load(Ordering::Relaxed);
         // Not free: another publisher is about to say it.
@@ -276,7 +336,11 @@ impl Lane {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use super::super::observer::Observer;
     use super::*;
+    use crate::sync::thread;
 
     #[test]
     fn drops_are_reported_at_once_and_then_every_ten_seconds_with_the_count_since() {
@@ -288,5 +352,72 @@ mod tests {
         assert_eq!(reports.due(after(10), 700), Some(699));
         assert_eq!(reports.due(after(11), 701), None);
         assert_eq!(reports.due(after(60), 702), Some(2));
+    }
+
+    fn lane(limit: u64) -> (Lane, Receiver<Item>) {
+        let (queue, receiver) = queue();
+        let observer: Arc<dyn Observer> = Arc::new(|_: &Arc<Event>| {});
+        let lane = Lane::new(
+            SubscriptionId::nth(1),
+            Identity::new(&observer, None),
+            thread::current().id(),
+            Shared::new(),
+            EventFilter::all(),
+            queue,
+            limit,
+        );
+        (lane, receiver)
+    }
+
+    fn event() -> Arc<Event> {
+        Arc::new(Event::scheduler_error("x", SystemTime::UNIX_EPOCH))
+    }
+
+    #[test]
+    fn whoever_is_alone_and_whoever_is_beside_count_towards_one_limit() {
+        let (lane, receiver) = lane(3);
+        for alone in [true, false, true] {
+            assert!(lane.push(event(), alone).is_ok());
+        }
+        for alone in [false, true] {
+            assert!(matches!(lane.push(event(), alone), Err(Refused::Full(_))));
+        }
+        assert_eq!((lane.waiting(), lane.status().dropped), (3, 2));
+        for (taken, alone) in [(1, false), (2, true)] {
+            lane.shared.count_handled(taken);
+            assert!(lane.push(event(), alone).is_ok());
+            assert!(lane.push(event(), !alone).is_err());
+        }
+        assert_eq!((lane.waiting(), receiver.len()), (3, 5));
+    }
+
+    #[test]
+    fn no_more_than_the_limit_wait_however_many_publish_at_once() {
+        // So that the limit is neared with and without care.
+        let limit = CLOSE + 5_000;
+        let (lane, receiver) = lane(limit);
+        let taken = std::thread::scope(|scope| {
+            let publishers: Vec<_> = [true, false, false]
+                .map(|alone| {
+                    let lane = &lane;
+                    scope.spawn(move || {
+                        (0..limit)
+                            .filter(|_| lane.push(event(), alone).is_ok())
+                            .count()
+                    })
+                })
+                .into_iter()
+                .collect();
+            publishers
+                .into_iter()
+                .map(|each| each.join().unwrap())
+                .sum::<usize>()
+        });
+        assert!(taken as u64 <= limit, "{taken} wait");
+        assert_eq!((taken, lane.waiting()), (receiver.len(), taken as u64));
+        assert_eq!(lane.status().dropped, 3 * limit - taken as u64);
+        // Two who see each other may both step back from the last place; nobody is beside this one.
+        while lane.push(event(), true).is_ok() {}
+        assert_eq!(lane.waiting(), limit);
     }
 }
