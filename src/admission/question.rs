@@ -129,40 +129,29 @@ impl Asked {
 /// set aside.
 ///
 /// Every entry is asked even after one was short, and an error wins over shortness, the first in
-/// entry order: whether a demand is refused must not depend on who else is short. Once all others
-/// fit, the last is asked by taking from it, which tells as much.
+/// entry order: whether a demand is refused must not depend on who else is short.
 pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Result<Look, Defect> {
-    let Some((last, others)) = demand.entries().split_last() else {
-        return Ok(Look::Granted);
-    };
     let mut asked = Asked::default();
-    let mut took_last = false;
-    let mut took = 0;
+    // How many were taken, once all were asked and fit.
+    let mut taken = None;
     let end = contain_result("limiter", || {
-        asked.ask(others, ahead, now);
-        asked.at = others.len();
-        let reserved = reserved_on(ahead, last.account());
+        asked.ask(demand.entries(), ahead, now);
         if !asked.all_fit() {
-            asked.note(last.fits(reserved, now));
             return Ok(false);
         }
-        took_last = asked.note(last.try_take(reserved, now));
-        if !took_last {
-            return Ok(false);
-        }
-        for entry in others {
+        for (before, entry) in demand.entries().iter().enumerate() {
+            taken = Some(before);
             if !entry.try_take(reserved_on(ahead, entry.account()), now)? {
                 return Ok(false);
             }
-            took += 1;
         }
         Ok(true)
     });
     if matches!(end, Ok(true)) {
         return Ok(Look::Granted);
     }
-    if took_last {
-        return unable_to_take(demand, took, end.err(), ahead, now);
+    if let Some(taken) = taken {
+        return unable_to_take(demand, taken, end.err(), ahead, now);
     }
     // An error here is a panic: what accounts answer is noted.
     Ok(match asked.end(end.err(), demand, ahead, now) {
@@ -174,19 +163,18 @@ pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Res
     })
 }
 
-/// An account said "fits", and then declined or failed after the last entry and `took` others were
-/// taken: they go back before anybody else is asked.
+/// An account said "fits", and then declined or failed after `taken` others were taken: they go back
+/// before anybody else is asked.
 #[cold]
 #[inline(never)]
 fn unable_to_take(
     demand: &Demand,
-    took: usize,
+    taken: usize,
     error: Option<JobError>,
     ahead: Option<&Demand>,
     now: Instant,
 ) -> Result<Look, Defect> {
-    let taken = demand.entries().iter().take(took);
-    for entry in taken.chain(demand.entries().last()) {
+    for entry in demand.entries().iter().take(taken) {
         #[cfg(nucleo_model)]
         if fault::is_planted(Fault::SkippedRollback) {
             break;
@@ -194,12 +182,12 @@ fn unable_to_take(
         give(&**entry, now)?;
     }
     Ok(match error {
-        Some(error) => refused(demand, took, error),
+        Some(error) => refused(demand, taken, error),
         None => {
-            let entry = demand.entries().get(took);
+            let entry = demand.entries().get(taken);
             let until = entry.and_then(|it| earliest(&**it, reserved_on(ahead, it.account()), now));
             Look::Short(Shortfall {
-                entries: ShortEntries::from_iter([(took, until)]),
+                entries: ShortEntries::from_iter([(taken, until)]),
                 declined: true,
             })
         }
