@@ -373,6 +373,19 @@ fn shape_behind_one_gate() -> impl Strategy<Value = Shape> {
     })
 }
 
+/// The one permit of the first gate, and few or many tokens of the small bucket: so that who was
+/// granted, who is the head and what is left matter to those who have not been held by it.
+fn shape_of_gate_and_bucket() -> impl Strategy<Value = Shape> {
+    let amounts = prop::sample::select(vec![1_u32, 2, 10, 30, 45]);
+    (prop::collection::vec(amounts, 0..=2), any::<bool>()).prop_map(|(tokens, turned)| Shape {
+        gates: [1, 0, 0],
+        tokens: [tokens, Vec::new()],
+        window: 0,
+        foreign: 0,
+        turned,
+    })
+}
+
 fn op(shape: impl Strategy<Value = Shape> + 'static) -> impl Strategy<Value = Op> {
     prop_oneof![
         20 => (0..6_usize).prop_map(Op::Arrive),
@@ -466,4 +479,9 @@ fn a_line_behind_one_gate_ends_the_same() {
     histories(500, 60, shape_behind_one_gate)(false);
     histories(100, 60, shape_behind_one_gate)(true);
     histories(24, 300, shape_behind_one_gate)(false);
+}
+
+#[test]
+fn a_line_behind_one_gate_and_a_bucket_ends_the_same() {
+    histories(700, 90, shape_of_gate_and_bucket)(false);
 }
