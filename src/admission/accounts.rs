@@ -147,11 +147,11 @@ impl Accounts {
             }
             waiter.held.push((index, now));
             first.push(index);
-            if let Some(entry) = waiter.ask.demand.entries().get(index) {
+            if let Some(entry) = waiter.demand.entries().get(index) {
                 self.count_held(entry.account(), 1);
                 self.tell(
                     entry,
-                    waiter.ask.behind.as_ref(),
+                    waiter.behind.as_ref(),
                     LimiterChange::Held,
                     None,
                     Duration::ZERO,
@@ -178,7 +178,7 @@ impl Accounts {
             } else {
                 now.saturating_duration_since(*since)
             };
-            if let Some(entry) = waiter.ask.demand.entries().get(*index) {
+            if let Some(entry) = waiter.demand.entries().get(*index) {
                 self.count_held(entry.account(), -1);
             }
             waits.by_entry.push((*index, wait));
@@ -186,8 +186,8 @@ impl Accounts {
         if waits.by_entry.len() > 1 {
             waits.by_entry.sort_unstable_by_key(|(index, _)| *index);
         }
-        if let Some(behind) = &waiter.ask.behind {
-            self.tell_who_granted(&waiter.ask.demand, waits, behind, out);
+        if let Some(behind) = &waiter.behind {
+            self.tell_who_granted(&waiter.demand, waits, behind, out);
         }
     }
 
@@ -217,7 +217,7 @@ impl Accounts {
         now: Instant,
         out: &mut Outbox,
     ) {
-        for (index, entry) in waiter.ask.demand.entries().iter().enumerate() {
+        for (index, entry) in waiter.demand.entries().iter().enumerate() {
             let since = waiter.held.iter().find(|(held, _)| *held == index);
             let wait = match since {
                 Some((_, since)) => {
@@ -229,7 +229,7 @@ impl Accounts {
             };
             self.tell(
                 entry,
-                waiter.ask.behind.as_ref(),
+                waiter.behind.as_ref(),
                 LimiterChange::Rejected,
                 Some(reason),
                 wait,

@@ -54,6 +54,7 @@ struct Permits {
 }
 
 impl Permits {
+    #[inline]
     fn unpack(word: u64) -> Self {
         Self {
             out: word as u32,
@@ -61,6 +62,7 @@ impl Permits {
         }
     }
 
+    #[inline]
     fn pack(self) -> u64 {
         u64::from(self.out) | u64::from(self.orphaned) << u32::BITS
     }
@@ -210,10 +212,12 @@ impl CountingGate {
         });
     }
 
+    #[inline]
     fn permits(&self) -> Permits {
         Permits::unpack(self.permits.load(Ordering::SeqCst))
     }
 
+    #[inline]
     fn change(&self, change: impl Fn(Permits) -> Permits) {
         let change = |word| Some(change(Permits::unpack(word)).pack());
         // Never an error: there is always something to change to.
@@ -222,6 +226,7 @@ impl CountingGate {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
     }
 
+    #[inline]
     fn note_activity(&self, now: Instant) {
         let first = *self.first_activity.get_or_init(|| now);
         let since = now.saturating_duration_since(first);
@@ -241,6 +246,7 @@ impl CountingGate {
     }
 
     /// How many are out once `mine` is taken beside what is reserved; none when it does not fit.
+    #[inline]
     fn out_with(&self, out: u32, mine: usize, ahead: usize) -> Result<Option<u32>, JobError> {
         let (mine, ahead) = (mine as u64, ahead as u64);
         let capacity = u64::from(self.capacity);
@@ -288,20 +294,24 @@ impl RateLimiter for CountingGate {
     }
 
     /// The capacity never changes.
+    #[inline]
     fn revision(&self) -> Option<u64> {
         Some(0)
     }
 
+    #[inline]
     fn replenishment(&self) -> Replenishment {
         Replenishment::Release
     }
 
+    #[inline]
     fn fits(&self, mine: &[()], reserved_ahead: &[()], _: Instant) -> Result<bool, JobError> {
         let out = self.permits().out;
         let with = self.out_with(out, mine.len(), reserved_ahead.len())?;
         Ok(with.is_some())
     }
 
+    #[inline]
     fn try_take(&self, mine: &[()], reserved_ahead: &[()], now: Instant) -> Result<bool, JobError> {
         let mut word = self.permits.load(Ordering::SeqCst);
         loop {
@@ -321,6 +331,7 @@ impl RateLimiter for CountingGate {
         }
     }
 
+    #[inline]
     fn give(&self, amounts: &[()], now: Instant) {
         let given = u32::try_from(amounts.len()).unwrap_or(u32::MAX);
         self.change(|permits| Permits {
@@ -330,6 +341,7 @@ impl RateLimiter for CountingGate {
         self.note_activity(now);
     }
 
+    #[inline]
     fn earliest_fit(&self, _: &[()], _: &[()], _: Instant) -> Option<Instant> {
         None
     }

@@ -50,7 +50,6 @@ use crate::sync::Mutex;
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
 use keyed::Births;
-use places::Left;
 use seqs::Seq;
 use waiting::Waiting;
 
@@ -87,13 +86,16 @@ pub(super) struct Waits {
 #[derive(Debug)]
 pub(super) struct Ticket {
     seq: Seq,
+    /// Where the thread sleeps.
+    cell: Arc<WaitCell>,
     verdict: Mutex<Option<Verdict>>,
 }
 
 impl Ticket {
-    fn new(seq: Seq) -> Self {
+    fn new(seq: Seq, cell: Arc<WaitCell>) -> Self {
         Self {
             seq,
+            cell,
             verdict: Mutex::default(),
         }
     }
@@ -107,14 +109,14 @@ impl Ticket {
         self.verdict.lock().take()
     }
 
-    /// Leaves the verdict, then wakes the thread that sleeps in `cell`.
-    pub(super) fn deliver(&self, verdict: Verdict, cell: &WaitCell) {
+    /// Leaves the verdict, then wakes the thread.
+    pub(super) fn deliver(&self, verdict: Verdict) {
         *self.verdict.lock() = Some(verdict);
         #[cfg(nucleo_model)]
         if fault::is_planted(Fault::GrantWakesNobody) {
             return;
         }
-        cell.notify();
+        self.cell.notify();
     }
 }
 
@@ -126,7 +128,8 @@ pub(super) enum Arrival {
 }
 
 pub(super) struct Waiter {
-    pub(super) ask: Ask,
+    pub(super) demand: Arc<Demand>,
+    pub(super) behind: Option<Arc<Behind>>,
     pub(super) asked: Instant,
     /// The entries that refused it so far, by index, and since when.
     pub(super) held: SmallVec<[(usize, Instant); 3]>,
@@ -135,9 +138,10 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    fn new(ask: Ask, now: Instant) -> Self {
+    fn new(demand: Arc<Demand>, behind: Option<Arc<Behind>>, now: Instant) -> Self {
         Self {
-            ask,
+            demand,
+            behind,
             asked: now,
             held: SmallVec::new(),
             memory_since: None,
@@ -188,11 +192,16 @@ impl Line {
         out: &mut Outbox,
     ) -> Result<Arrival, Defect> {
         let born = self.births.next();
-        let mut waiter = Waiter::new(ask, now);
+        let Ask {
+            demand,
+            behind,
+            cell,
+        } = ask;
+        let mut waiter = Waiter::new(demand, behind, now);
         self.memory.look(out);
         let due = self.next_look.is_some_and(|instant| instant <= now);
         if !self.waiting.places.is_empty() && (self.unwalked || due) {
-            return Ok(self.park(born, waiter, false, out, true));
+            return Ok(self.park((born, cell), waiter, false, out, true));
         }
         if !self.memory.passes_arrival() {
             self.memory.hold(&mut waiter, now, out);
@@ -202,15 +211,15 @@ impl Line {
                 _ => true,
             };
             let evaluate = sooner || self.memory.passes(now);
-            return Ok(self.park(born, waiter, false, out, evaluate));
+            return Ok(self.park((born, cell), waiter, false, out, evaluate));
         }
         let ahead = self.waiting.places.first();
-        let ahead = ahead.map(|(_, head)| &*head.ask.demand);
-        match look(&waiter.ask.demand, ahead, now)? {
+        let ahead = ahead.map(|(_, head)| &*head.demand);
+        match look(&waiter.demand, ahead, now)? {
             Look::Granted => {
                 granted(&mut self.memory, &mut self.accounts, &waiter, now, out);
                 if !self.waiting.places.is_empty() {
-                    self.waiting.note_passed(&waiter.ask.demand);
+                    self.waiting.note_passed(&waiter.demand);
                 }
                 Ok(Arrival::Granted)
             }
@@ -228,7 +237,7 @@ impl Line {
                     .hold(&mut waiter, shortfall.indices(), now, out);
                 // Only an instant needs the evaluator: an event will wake it by itself.
                 let evaluate = shortfall.instant(now).is_some();
-                Ok(self.park(born, waiter, true, out, evaluate))
+                Ok(self.park((born, cell), waiter, true, out, evaluate))
             }
         }
     }
@@ -236,13 +245,13 @@ impl Line {
     #[inline(never)]
     fn park(
         &mut self,
-        born: NonZeroU64,
+        (born, cell): (NonZeroU64, Arc<WaitCell>),
         waiter: Waiter,
         was_asked: bool,
         out: &mut Outbox,
         evaluate: bool,
     ) -> Arrival {
-        let ticket = self.waiting.push(born, waiter, was_asked);
+        let ticket = self.waiting.push((born, cell), waiter, was_asked);
         if evaluate {
             self.unwalked = true;
             out.evaluate();
@@ -290,10 +299,10 @@ impl Line {
         out: &mut Outbox,
     ) {
         while let Some((seq, _)) = self.waiting.places.first() {
-            let Some(left) = self.take_out(seq, None, reason, now, out) else {
+            let Some(ticket) = self.take_out(seq, None, reason, now, out) else {
                 break;
             };
-            left.hears(Verdict::Refused(error.clone()), out);
+            out.deliver(ticket, Verdict::Refused(error.clone()));
         }
     }
 
@@ -303,8 +312,8 @@ impl Line {
             return;
         };
         let waits = granted(&mut self.memory, &mut self.accounts, waiter, now, out);
-        if let Some(left) = self.waiting.remove(seq, true) {
-            left.hears(Verdict::Granted(waits), out);
+        if let Some(ticket) = self.waiting.remove(seq, true) {
+            out.deliver(ticket, Verdict::Granted(waits));
         }
     }
 
@@ -316,8 +325,8 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) {
-        if let Some(left) = self.take_out(seq, Some(entry), reason, now, out) {
-            left.hears(Verdict::Refused(error), out);
+        if let Some(ticket) = self.take_out(seq, Some(entry), reason, now, out) {
+            out.deliver(ticket, Verdict::Refused(error));
         }
     }
 
@@ -329,7 +338,7 @@ impl Line {
         reason: RejectReason,
         now: Instant,
         out: &mut Outbox,
-    ) -> Option<Left> {
+    ) -> Option<Arc<Ticket>> {
         let waiter = self.waiting.places.get(seq)?;
         let (memory, accounts) = (&mut self.memory, &mut self.accounts);
         rejected(memory, accounts, waiter, refusing, reason, now, out);
@@ -404,7 +413,7 @@ impl Line {
         }
         for (key, told) in self.accounts.held_counts() {
             let held = waiters().filter(|waiter| {
-                let mut entries = waiter.ask.demand.entries().iter().enumerate();
+                let mut entries = waiter.demand.entries().iter().enumerate();
                 entries.any(|(index, entry)| entry.key() == key && waiter.is_held_by(index))
             });
             assert_eq!(held.count(), told, "invariant 4 on {key:?}");

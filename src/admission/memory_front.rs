@@ -100,7 +100,7 @@ impl MemoryFront {
         }
         waiter.memory_since = Some(now);
         gated.gate.join(now);
-        let behind = waiter.ask.behind.as_ref();
+        let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::Held, None, Duration::ZERO, out);
     }
 
@@ -127,7 +127,7 @@ impl MemoryFront {
         let since = waiter.memory_since?;
         gated.gate.leave();
         let wait = now.saturating_duration_since(since);
-        let behind = waiter.ask.behind.as_ref();
+        let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::GrantedFromHold, None, wait, out);
         Some((gated.key.name_shared(), wait))
     }
@@ -145,7 +145,7 @@ impl MemoryFront {
         };
         gated.gate.leave();
         let wait = now.saturating_duration_since(since);
-        let behind = waiter.ask.behind.as_ref();
+        let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::Rejected, Some(reason), wait, out);
     }
 

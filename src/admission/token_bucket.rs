@@ -447,10 +447,12 @@ impl RateLimiter for TokenBucket {
         status.indicator(format!("throttle:{}.{}x", stretch / WHOLE, stretch % WHOLE))
     }
 
+    #[inline]
     fn replenishment(&self) -> Replenishment {
         Replenishment::Time
     }
 
+    #[inline]
     fn fits(&self, mine: &[u32], reserved_ahead: &[u32], now: Instant) -> Result<bool, JobError> {
         let mine = Need::of(mine);
         let mut state = self.state.lock();
@@ -459,6 +461,7 @@ impl RateLimiter for TokenBucket {
         Ok(state.covers(mine.and(Need::of(reserved_ahead)), now))
     }
 
+    #[inline]
     fn try_take(
         &self,
         mine: &[u32],
@@ -479,6 +482,7 @@ impl RateLimiter for TokenBucket {
         Ok(true)
     }
 
+    #[inline]
     fn give(&self, amounts: &[u32], now: Instant) {
         let back = Need::of(amounts);
         let mut state = self.state.lock();
@@ -488,6 +492,7 @@ impl RateLimiter for TokenBucket {
         state.requests.level = credited(&state.requests, back.requests, window);
     }
 
+    #[inline]
     fn earliest_fit(&self, mine: &[u32], reserved_ahead: &[u32], _: Instant) -> Option<Instant> {
         let need = Need::of(mine).and(Need::of(reserved_ahead));
         let state = self.state.lock();
@@ -497,10 +502,12 @@ impl RateLimiter for TokenBucket {
         state.settled_at.checked_add(tokens.max(requests))
     }
 
+    #[inline]
     fn revision(&self) -> Option<u64> {
         Some(self.state.lock().revision)
     }
 
+    #[inline]
     fn units(&self, amount: &u32) -> u64 {
         u64::from(*amount)
     }

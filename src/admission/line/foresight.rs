@@ -140,13 +140,13 @@ impl Waiting {
             return false;
         }
         let view = View {
-            head: &head.ask.demand,
+            head: &head.demand,
             now,
         };
         let Some(restless) = self.slots.first_not_calm(walk, view, &mut self.gone) else {
             return true;
         };
-        let head = Arc::clone(&head.ask.demand);
+        let head = Arc::clone(&head.demand);
         self.calm_down(restless, View { head: &head, now })
     }
 

@@ -11,21 +11,8 @@ use std::sync::Arc;
 use super::groups::ClassId;
 use super::keyed::Keyed;
 use super::seqs::Seq;
-use super::{Ticket, Verdict, Waiter};
-use crate::admission::outbox::Outbox;
+use super::{Ticket, Waiter};
 use crate::clock::WaitCell;
-
-/// Where the thread of one that has left the line hears of it.
-pub(super) struct Left {
-    ticket: Arc<Ticket>,
-    cell: Arc<WaitCell>,
-}
-
-impl Left {
-    pub(super) fn hears(self, verdict: Verdict, out: &mut Outbox) {
-        out.deliver(self.ticket, verdict, self.cell);
-    }
-}
 
 struct Place {
     waiter: Waiter,
@@ -84,13 +71,13 @@ impl Places {
     /// Puts a waiter behind all others.
     pub(super) fn push(
         &mut self,
-        born: NonZeroU64,
+        (born, cell): (NonZeroU64, Arc<WaitCell>),
         waiter: Waiter,
         class: ClassId,
     ) -> (Seq, Arc<Ticket>) {
         let vacant = self.places.vacant(born);
         let seq = vacant.key();
-        let ticket = Arc::new(Ticket::new(seq));
+        let ticket = Arc::new(Ticket::new(seq, cell));
         vacant.insert(Place {
             waiter,
             ticket: Arc::clone(&ticket),
@@ -107,13 +94,13 @@ impl Places {
 
     /// Takes a waiter out of the line.
     #[inline]
-    pub(super) fn remove(&mut self, seq: Seq) -> Option<(Left, ClassId)> {
+    pub(super) fn remove(&mut self, seq: Seq) -> Option<(Arc<Ticket>, ClassId)> {
         let Place {
-            waiter,
             ticket,
             class,
             before,
             behind,
+            ..
         } = self.places.remove(seq)?;
         match before {
             Some(before) => self.link(before, |place| place.behind = behind),
@@ -123,11 +110,7 @@ impl Places {
             Some(behind) => self.link(behind, |place| place.before = before),
             None => self.last = before,
         }
-        let left = Left {
-            ticket,
-            cell: waiter.ask.cell,
-        };
-        Some((left, class))
+        Some((ticket, class))
     }
 
     #[inline]

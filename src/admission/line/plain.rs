@@ -30,13 +30,8 @@ impl Line {
             let Some((head, first)) = self.waiting.places.first() else {
                 break;
             };
-            let ahead = (head != seq).then(|| first.ask.demand.clone());
-            let Some(demand) = self
-                .waiting
-                .places
-                .get_mut(seq)
-                .map(|it| it.ask.demand.clone())
-            else {
+            let ahead = (head != seq).then(|| first.demand.clone());
+            let Some(demand) = self.waiting.places.get_mut(seq).map(|it| it.demand.clone()) else {
                 break;
             };
             match look(&demand, ahead.as_deref(), now)? {

@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 use super::fronts::Fronts;
 use super::groups::{Class, ClassId, Group, GroupId, OfClass, OfGroup, Parts, is_unheld};
 use super::keyed::{Births, Keyed};
-use super::places::{Left, Places};
+use super::places::Places;
 use super::seqs::{Seq, Seqs};
 use super::slots::{Question, SlotId, Slots};
 use super::unheld::Unheld;
@@ -38,6 +38,7 @@ use super::{Gone, Ticket, Waiter};
 use crate::admission::demand::Demand;
 use crate::admission::ids::IdMap;
 use crate::admission::question::units;
+use crate::clock::WaitCell;
 use crate::unwind::contain;
 
 /// So many names of what is gone are no matter.
@@ -85,13 +86,13 @@ impl Waiting {
     /// Puts a waiter at the end of the line, asked about already or not.
     pub(super) fn push(
         &mut self,
-        born: NonZeroU64,
+        (born, cell): (NonZeroU64, Arc<WaitCell>),
         waiter: Waiter,
         was_asked: bool,
     ) -> Arc<Ticket> {
-        let id = self.class_for(&waiter.ask.demand, was_asked);
+        let id = self.class_for(&waiter.demand, was_asked);
         let is_unheld_on_memory = waiter.memory_since.is_none();
-        let (seq, ticket) = self.places.push(born, waiter, id);
+        let (seq, ticket) = self.places.push((born, cell), waiter, id);
         if is_unheld_on_memory && let Some(unheld) = &mut self.unheld_on_memory {
             unheld.push(seq);
         }
@@ -125,8 +126,8 @@ impl Waiting {
     }
 
     /// Takes a waiter out of the line, granted or not.
-    pub(super) fn remove(&mut self, seq: Seq, is_granted: bool) -> Option<Left> {
-        let (left, id) = self.places.remove(seq)?;
+    pub(super) fn remove(&mut self, seq: Seq, is_granted: bool) -> Option<Arc<Ticket>> {
+        let (ticket, id) = self.places.remove(seq)?;
         if let Some(unheld) = &mut self.unheld_on_memory {
             unheld.remove(seq);
         }
@@ -155,7 +156,7 @@ impl Waiting {
                 self.drop_class(id);
             }
         }
-        Some(left)
+        Some(ticket)
     }
 
     /// The entry's account has held this waiter.

@@ -36,7 +36,7 @@ pub(super) fn walk(
         && !walk.line.waiting.is_calm(head, now)
         && let Some(waiter) = walk.line.waiting.places.get(head)
     {
-        let demand = Arc::clone(&waiter.ask.demand);
+        let demand = Arc::clone(&waiter.demand);
         Followers::of(head, &demand, &mut walk).visit_all()?;
     }
     Ok(walk.next)
@@ -60,7 +60,7 @@ impl Walk<'_> {
             let Some(head) = self.line.waiting.places.get(seq) else {
                 break;
             };
-            match look(&head.ask.demand, None, self.now)? {
+            match look(&head.demand, None, self.now)? {
                 Look::Granted => self.grant(seq),
                 Look::Refused {
                     entry,
