@@ -46,6 +46,8 @@ pub struct SteppedLine {
     out: Outbox,
     /// By place.
     arrived: Vec<Arrived>,
+    /// What the last walk did; kept for what it has allocated.
+    walked: Walked,
 }
 
 struct Arrived {
@@ -63,7 +65,7 @@ enum State {
 }
 
 /// What one walk of a [`SteppedLine`] did.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Walked {
     /// The places that were granted, in the order of the grants.
@@ -91,6 +93,7 @@ impl SteppedLine {
             cell: WaitCell::new(),
             out: Outbox::default(),
             arrived: Vec::new(),
+            walked: Walked::default(),
         }
     }
 
@@ -133,19 +136,22 @@ impl SteppedLine {
         }
     }
 
-    /// Walks the line once.
+    /// Walks the line once. Answers what it did, until the next walk.
     ///
     /// # Errors
     /// When an account fails to take back what an attempt had taken.
-    pub fn walk(&mut self, now: Instant) -> Result<Walked, JobError> {
-        let next = self.line.pass(now, &mut self.out).map_err(|it| it.0)?;
-        let mut walked = Walked {
-            granted: Vec::new(),
-            refused: Vec::new(),
-            next,
-        };
-        let arrived = &mut self.arrived;
-        self.out.take_verdicts(|place, verdict| {
+    pub fn walk(&mut self, now: Instant) -> Result<&Walked, JobError> {
+        let Self {
+            line,
+            out,
+            arrived,
+            walked,
+            ..
+        } = self;
+        walked.granted.clear();
+        walked.refused.clear();
+        walked.next = line.pass(now, out).map_err(|it| it.0)?;
+        out.take_verdicts(|place, verdict| {
             let at = index(place).and_then(|index| arrived.get_mut(index));
             let state = match verdict {
                 Verdict::Granted(_) => {
@@ -161,7 +167,7 @@ impl SteppedLine {
                 arrived.state = state;
             }
         });
-        drop(self.line.take_gone());
+        drop(line.take_gone());
         Ok(walked)
     }
 

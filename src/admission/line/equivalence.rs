@@ -373,17 +373,24 @@ fn shape_behind_one_gate() -> impl Strategy<Value = Shape> {
     })
 }
 
-/// The one permit of the first gate, and few or many tokens of the small bucket: so that who was
-/// granted, who is the head and what is left matter to those who have not been held by it.
+/// The one permit of the first gate, and few or all tokens of the small bucket; a few go past the
+/// gate. So that who was granted, who is the head and what is left matter to those whom the bucket
+/// has not held.
 fn shape_of_gate_and_bucket() -> impl Strategy<Value = Shape> {
-    let amounts = prop::sample::select(vec![1_u32, 2, 10, 30, 45]);
-    (prop::collection::vec(amounts, 0..=2), any::<bool>()).prop_map(|(tokens, turned)| Shape {
-        gates: [1, 0, 0],
-        tokens: [tokens, Vec::new()],
-        window: 0,
-        foreign: 0,
-        turned,
-    })
+    let amounts = prop::sample::select(vec![1_u32, 2, 50, 97, 98, 100]);
+    let permits = prop_oneof![6 => Just(1_usize), 1 => Just(0_usize)];
+    (
+        permits,
+        prop::collection::vec(amounts, 0..=2),
+        any::<bool>(),
+    )
+        .prop_map(|(permits, tokens, turned)| Shape {
+            gates: [permits, 0, 0],
+            tokens: [tokens, Vec::new()],
+            window: 0,
+            foreign: 0,
+            turned,
+        })
 }
 
 fn op(shape: impl Strategy<Value = Shape> + 'static) -> impl Strategy<Value = Op> {
