@@ -104,7 +104,7 @@ fn drain(mix: Mix) -> (f64, Vec<u64>) {
         line.release(done, now).unwrap();
         let walked = line.walk(now).unwrap();
         running.extend(walked.granted.iter().copied());
-        order.extend(walked.granted);
+        order.extend(&walked.granted);
     }
     let took = began.elapsed().as_secs_f64() * 1e3;
     assert!(line.is_empty());

@@ -72,7 +72,7 @@ fn used_in_steps() -> f64 {
             amounts.push(tokens);
             line.arrive(demand(&bucket, tokens), now).unwrap();
         }
-        let walked = line.walk(now).unwrap();
+        let walked = line.walk(now).unwrap().clone();
         for place in walked.granted {
             granted += u64::from(amounts[place as usize]);
         }

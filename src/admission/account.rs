@@ -88,6 +88,8 @@ pub trait RateLimiter: Send + Sync + 'static {
     ///    no amounts fit with `x` reserved, and no sooner.
     /// 4. Of two lists of as many amounts, the one of more [`units`](Self::units) never fits where
     ///    the other does not, and no sooner.
+    /// 5. What fits beside amounts fits once these are taken, and beside as many amounts of fewer
+    ///    units.
     ///
     /// A router answers for all of its buckets together.
     fn revision(&self) -> Option<u64> {

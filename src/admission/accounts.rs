@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::account::{AccountKey, Wake};
-use super::demand::{Demand, Entry};
+use super::demand::{Demand, Filed};
 use super::ids::IdMap;
 use super::line::{Waiter, Waits};
 use super::outbox::{Behind, Note, Outbox};
@@ -44,10 +44,10 @@ impl Accounts {
         demand: &Demand,
     ) -> Result<(), JobError> {
         for entry in demand.entries() {
-            let key = entry.key();
-            if self.met.contains_key(&key.id()) {
+            if self.met.contains_key(&entry.account()) {
                 continue;
             }
+            let key = entry.key();
             if let Some(other) = self.namesake(key) {
                 return Err(JobError::system(
                     "admission",
@@ -142,16 +142,16 @@ impl Accounts {
     ) -> SmallVec<[usize; 2]> {
         let mut first = SmallVec::new();
         for index in entries {
-            if waiter.held.iter().any(|(held, _)| *held == index) {
+            if waiter.is_held_by(index) {
                 continue;
             }
             waiter.held.push((index, now));
             first.push(index);
-            if let Some(entry) = waiter.ask.demand.entries().get(index) {
-                self.count_held(entry.key(), 1);
+            if let Some(entry) = waiter.demand.entries().get(index) {
+                self.count_held(entry.account(), 1);
                 self.tell(
-                    &**entry,
-                    waiter.ask.behind.as_ref(),
+                    entry,
+                    waiter.behind.as_ref(),
                     LimiterChange::Held,
                     None,
                     Duration::ZERO,
@@ -162,37 +162,50 @@ impl Accounts {
         first
     }
 
+    /// Tells everyone who held the waiter, and notes how long each did.
     pub(super) fn tell_granted(
         &mut self,
         waiter: &Waiter,
         now: Instant,
+        waits: &mut Waits,
         out: &mut Outbox,
-    ) -> Waits {
-        let mut waits = Waits {
-            wall: now.saturating_duration_since(waiter.asked),
-            ..Waits::default()
-        };
-        for (index, entry) in waiter.ask.demand.entries().iter().enumerate() {
-            let since = waiter.held.iter().find(|(held, _)| *held == index);
-            let (change, wait) = match since {
-                None => (LimiterChange::GrantedImmediate, Duration::ZERO),
-                Some((_, since)) => {
-                    let wait = now.saturating_duration_since(*since);
-                    self.count_held(entry.key(), -1);
-                    waits.by_entry.push((index, wait));
-                    (LimiterChange::GrantedFromHold, wait)
-                }
+    ) {
+        waits.wall = now.saturating_duration_since(waiter.asked);
+        for (index, since) in &waiter.held {
+            // Most are held from the instant at which they asked.
+            let wait = if *since == waiter.asked {
+                waits.wall
+            } else {
+                now.saturating_duration_since(*since)
             };
-            self.tell(
-                &**entry,
-                waiter.ask.behind.as_ref(),
-                change,
-                None,
-                wait,
-                out,
-            );
+            if let Some(entry) = waiter.demand.entries().get(*index) {
+                self.count_held(entry.account(), -1);
+            }
+            waits.by_entry.push((*index, wait));
         }
-        waits
+        if waits.by_entry.len() > 1 {
+            waits.by_entry.sort_unstable_by_key(|(index, _)| *index);
+        }
+        if let Some(behind) = &waiter.behind {
+            self.tell_who_granted(&waiter.demand, waits, behind, out);
+        }
+    }
+
+    fn tell_who_granted(
+        &self,
+        demand: &Demand,
+        waits: &Waits,
+        behind: &Arc<Behind>,
+        out: &mut Outbox,
+    ) {
+        for (index, entry) in demand.entries().iter().enumerate() {
+            let held = waits.by_entry.iter().find(|(held, _)| *held == index);
+            let (change, wait) = match held {
+                None => (LimiterChange::GrantedImmediate, Duration::ZERO),
+                Some((_, wait)) => (LimiterChange::GrantedFromHold, *wait),
+            };
+            self.tell_of(entry, behind, (change, None), wait, out);
+        }
     }
 
     /// Every account that held the waiter hears the reason, and the one that refused it.
@@ -204,19 +217,19 @@ impl Accounts {
         now: Instant,
         out: &mut Outbox,
     ) {
-        for (index, entry) in waiter.ask.demand.entries().iter().enumerate() {
+        for (index, entry) in waiter.demand.entries().iter().enumerate() {
             let since = waiter.held.iter().find(|(held, _)| *held == index);
             let wait = match since {
                 Some((_, since)) => {
-                    self.count_held(entry.key(), -1);
+                    self.count_held(entry.account(), -1);
                     now.saturating_duration_since(*since)
                 }
                 None if refusing == Some(index) => Duration::ZERO,
                 None => continue,
             };
             self.tell(
-                &**entry,
-                waiter.ask.behind.as_ref(),
+                entry,
+                waiter.behind.as_ref(),
                 LimiterChange::Rejected,
                 Some(reason),
                 wait,
@@ -225,23 +238,38 @@ impl Accounts {
         }
     }
 
-    fn count_held(&mut self, key: &AccountKey, change: isize) {
-        if let Some(account) = self.met.get_mut(&key.id()) {
+    #[inline]
+    fn count_held(&mut self, account: u64, change: isize) {
+        if let Some(account) = self.met.get_mut(&account) {
             account.held = account.held.saturating_add_signed(change);
         }
     }
 
     /// Best effort: an account that cannot describe itself has no event, and admission goes on.
+    #[inline]
     pub(super) fn tell(
         &self,
-        entry: &dyn Entry,
+        entry: &Filed,
         behind: Option<&Arc<Behind>>,
         change: LimiterChange,
         reason: Option<RejectReason>,
         wait: Duration,
         out: &mut Outbox,
     ) {
-        let Some(behind) = behind else { return };
+        if let Some(behind) = behind {
+            self.tell_of(entry, behind, (change, reason), wait, out);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_of(
+        &self,
+        entry: &Filed,
+        behind: &Arc<Behind>,
+        (change, reason): (LimiterChange, Option<RejectReason>),
+        wait: Duration,
+        out: &mut Outbox,
+    ) {
         let Ok((status, amount)) = contain("limiter", || (entry.status(), entry.units())) else {
             return;
         };
@@ -249,7 +277,7 @@ impl Accounts {
             account: entry.key().name_shared(),
             waiters: self
                 .met
-                .get(&entry.key().id())
+                .get(&entry.account())
                 .map_or(0, |account| account.held),
             status,
             amount,

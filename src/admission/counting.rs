@@ -2,15 +2,18 @@
 //!
 //! # Invariants
 //!
-//! 1. `in_use` is the number of permits out. It grows only in `try_take`, together with the check.
+//! 1. `out` is the number of permits out, at most the capacity. It grows only in `try_take`, together
+//!    with the check.
 //! 2. `orphaned` counts among the permits that are out those whose work is over while what the
 //!    permit stands for is still there. It is shown and decides nothing.
+//! 3. Both are one word, which changes at once; so a gate needs no lock.
 
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment};
 use crate::error::JobError;
-use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A limit of so many permits at once, each held for the duration of the work.
 ///
@@ -26,7 +29,12 @@ use crate::sync::Mutex;
 pub struct CountingGate {
     key: AccountKey,
     capacity: u32,
-    state: Mutex<State>,
+    /// [`Permits`] in one word.
+    permits: AtomicU64,
+    /// The first activity, from which the last is counted.
+    first_activity: OnceLock<Instant>,
+    /// Nanoseconds from the first activity to the last.
+    last_activity: AtomicU64,
 }
 
 /// The gate of the pool of HTTP connections.
@@ -38,11 +46,26 @@ pub type DatabaseGate = CountingGate;
 /// The gate of a model that serves only so many calls at once.
 pub type ModelGate = CountingGate;
 
-#[derive(Debug, Default)]
-struct State {
-    in_use: u64,
+/// The permits that are not to be had.
+#[derive(Clone, Copy, Debug)]
+struct Permits {
+    out: u32,
     orphaned: u32,
-    last_activity: Option<Instant>,
+}
+
+impl Permits {
+    #[inline]
+    fn unpack(word: u64) -> Self {
+        Self {
+            out: word as u32,
+            orphaned: (word >> u32::BITS) as u32,
+        }
+    }
+
+    #[inline]
+    fn pack(self) -> u64 {
+        u64::from(self.out) | u64::from(self.orphaned) << u32::BITS
+    }
 }
 
 /// How full a [`CountingGate`] is at one instant.
@@ -81,7 +104,9 @@ impl CountingGate {
         Ok(Self {
             key: AccountKey::new(name),
             capacity,
-            state: Mutex::default(),
+            permits: AtomicU64::new(0),
+            first_activity: OnceLock::new(),
+            last_activity: AtomicU64::new(0),
         })
     }
 
@@ -156,14 +181,16 @@ impl CountingGate {
     /// Everything at one instant.
     #[must_use]
     pub fn status(&self) -> GateStatus {
-        let state = self.state.lock();
-        let active = u32::try_from(state.in_use).unwrap_or(u32::MAX);
+        let Permits { out, orphaned } = self.permits();
         GateStatus {
             max: self.capacity,
-            available: self.capacity.saturating_sub(active),
-            active,
-            orphaned: state.orphaned,
-            last_activity: state.last_activity,
+            available: self.capacity.saturating_sub(out),
+            active: out,
+            orphaned,
+            last_activity: self.first_activity.get().and_then(|first| {
+                let since = self.last_activity.load(Ordering::Relaxed);
+                first.checked_add(Duration::from_nanos(since))
+            }),
         }
     }
 
@@ -171,14 +198,41 @@ impl CountingGate {
     /// The permit stays out until it is given back. Undone by
     /// [`clear_orphaned`](Self::clear_orphaned).
     pub fn mark_orphaned(&self) {
-        let mut state = self.state.lock();
-        state.orphaned = state.orphaned.saturating_add(1);
+        self.change(|permits| Permits {
+            orphaned: permits.orphaned.saturating_add(1),
+            ..permits
+        });
     }
 
     /// Shows one orphan less: the connection is gone.
     pub fn clear_orphaned(&self) {
-        let mut state = self.state.lock();
-        state.orphaned = state.orphaned.saturating_sub(1);
+        self.change(|permits| Permits {
+            orphaned: permits.orphaned.saturating_sub(1),
+            ..permits
+        });
+    }
+
+    #[inline]
+    fn permits(&self) -> Permits {
+        Permits::unpack(self.permits.load(Ordering::SeqCst))
+    }
+
+    #[inline]
+    fn change(&self, change: impl Fn(Permits) -> Permits) {
+        let change = |word| Some(change(Permits::unpack(word)).pack());
+        // Never an error: there is always something to change to.
+        let _was = self
+            .permits
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
+    }
+
+    #[inline]
+    fn note_activity(&self, now: Instant) {
+        let first = *self.first_activity.get_or_init(|| now);
+        let since = now.saturating_duration_since(first);
+        let whole = since.as_secs().saturating_mul(1_000_000_000);
+        let since = whole.saturating_add(u64::from(since.subsec_nanos()));
+        self.last_activity.store(since, Ordering::Relaxed);
     }
 
     #[cold]
@@ -191,14 +245,17 @@ impl CountingGate {
         ))
     }
 
-    fn check(&self, state: &State, mine: usize, ahead: usize) -> Result<bool, JobError> {
+    /// How many are out once `mine` is taken beside what is reserved; none when it does not fit.
+    #[inline]
+    fn out_with(&self, out: u32, mine: usize, ahead: usize) -> Result<Option<u32>, JobError> {
         let (mine, ahead) = (mine as u64, ahead as u64);
         let capacity = u64::from(self.capacity);
         if mine > capacity {
             return Err(self.refuse_impossible(mine));
         }
-        let asked = state.in_use.saturating_add(mine).saturating_add(ahead);
-        Ok(asked <= capacity)
+        let taken = u64::from(out).saturating_add(mine);
+        let fits = taken.saturating_add(ahead) <= capacity;
+        Ok(u32::try_from(taken).ok().filter(|_| fits))
     }
 }
 
@@ -237,34 +294,54 @@ impl RateLimiter for CountingGate {
     }
 
     /// The capacity never changes.
+    #[inline]
     fn revision(&self) -> Option<u64> {
         Some(0)
     }
 
+    #[inline]
     fn replenishment(&self) -> Replenishment {
         Replenishment::Release
     }
 
+    #[inline]
     fn fits(&self, mine: &[()], reserved_ahead: &[()], _: Instant) -> Result<bool, JobError> {
-        self.check(&self.state.lock(), mine.len(), reserved_ahead.len())
+        let out = self.permits().out;
+        let with = self.out_with(out, mine.len(), reserved_ahead.len())?;
+        Ok(with.is_some())
     }
 
+    #[inline]
     fn try_take(&self, mine: &[()], reserved_ahead: &[()], now: Instant) -> Result<bool, JobError> {
-        let mut state = self.state.lock();
-        let fits = self.check(&state, mine.len(), reserved_ahead.len())?;
-        if fits {
-            state.in_use += mine.len() as u64;
-            state.last_activity = Some(now);
+        let mut word = self.permits.load(Ordering::SeqCst);
+        loop {
+            let permits = Permits::unpack(word);
+            let Some(out) = self.out_with(permits.out, mine.len(), reserved_ahead.len())? else {
+                return Ok(false);
+            };
+            let taken = Permits { out, ..permits }.pack();
+            let order = Ordering::SeqCst;
+            match self.permits.compare_exchange(word, taken, order, order) {
+                Ok(_) => {
+                    self.note_activity(now);
+                    return Ok(true);
+                }
+                Err(other) => word = other,
+            }
         }
-        Ok(fits)
     }
 
+    #[inline]
     fn give(&self, amounts: &[()], now: Instant) {
-        let mut state = self.state.lock();
-        state.in_use = state.in_use.saturating_sub(amounts.len() as u64);
-        state.last_activity = Some(now);
+        let given = u32::try_from(amounts.len()).unwrap_or(u32::MAX);
+        self.change(|permits| Permits {
+            out: permits.out.saturating_sub(given),
+            ..permits
+        });
+        self.note_activity(now);
     }
 
+    #[inline]
     fn earliest_fit(&self, _: &[()], _: &[()], _: Instant) -> Option<Instant> {
         None
     }

@@ -10,6 +10,7 @@
 use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ use crate::unwind::discard;
 /// Everything that a job must hold at once. Granted whole, or not at all.
 #[derive(Default)]
 pub struct Demand {
-    entries: Vec<Box<dyn Entry>>,
+    entries: Vec<Filed>,
 }
 
 impl Demand {
@@ -36,15 +37,18 @@ impl Demand {
         let existing = self
             .entries
             .iter_mut()
-            .find(|entry| *entry.key() == key)
-            .and_then(|entry| entry.amounts_mut().downcast_mut::<Vec<L::Amount>>());
+            .find(|filed| filed.account == key.id())
+            .and_then(|filed| filed.entry.amounts_mut().downcast_mut::<Vec<L::Amount>>());
         match existing {
             Some(amounts) => amounts.push(amount),
-            None => self.entries.push(Box::new(EntryOn {
-                limiter: Arc::clone(limiter),
-                key,
-                amounts: vec![amount],
-            })),
+            None => self.entries.push(Filed {
+                account: key.id(),
+                entry: Box::new(EntryOn {
+                    limiter: Arc::clone(limiter),
+                    key,
+                    amounts: vec![amount],
+                }),
+            }),
         }
     }
 
@@ -67,16 +71,18 @@ impl Demand {
             .map(|entry| (entry.key().name(), entry.units()))
     }
 
-    pub(crate) fn entries(&self) -> &[Box<dyn Entry>] {
+    #[inline]
+    pub(crate) fn entries(&self) -> &[Filed] {
         &self.entries
     }
 
-    /// This demand's entry on the account `key`.
-    pub(super) fn entry_on(&self, key: &AccountKey) -> Option<&dyn Entry> {
+    /// This demand's entry on the account of this id.
+    #[inline]
+    pub(super) fn entry_on(&self, account: u64) -> Option<&dyn Entry> {
         self.entries
             .iter()
-            .find(|entry| entry.key() == key)
-            .map(|entry| &**entry)
+            .find(|filed| filed.account == account)
+            .map(|filed| &*filed.entry)
     }
 }
 
@@ -94,6 +100,29 @@ impl fmt::Debug for Demand {
     }
 }
 
+/// An entry, and beside it the id of its account, which the line compares at every look.
+pub(crate) struct Filed {
+    account: u64,
+    entry: Box<dyn Entry>,
+}
+
+impl Filed {
+    /// The id of its account.
+    #[inline]
+    pub(crate) fn account(&self) -> u64 {
+        self.account
+    }
+}
+
+impl Deref for Filed {
+    type Target = dyn Entry;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &*self.entry
+    }
+}
+
 /// One account and all the amounts asked of it, with the type of the amount erased.
 pub(crate) trait Entry: Send + Sync {
     fn key(&self) -> &AccountKey;
@@ -108,6 +137,8 @@ pub(crate) trait Entry: Send + Sync {
     fn give(&self, now: Instant);
     /// How many amounts are asked.
     fn count(&self) -> usize;
+    /// A demand on the same account for all of this so many times over.
+    fn times(&self, times: usize) -> Demand;
     /// How far the account may be foreseen; see [`RateLimiter::revision`].
     fn revision(&self) -> Option<u64>;
     /// Whether another entry on the same account asks for the same amounts.
@@ -187,6 +218,21 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
 
     fn count(&self) -> usize {
         self.amounts.len()
+    }
+
+    fn times(&self, times: usize) -> Demand {
+        let each = std::iter::repeat_n(&self.amounts, times);
+        let filed = Filed {
+            account: self.key.id(),
+            entry: Box::new(Self {
+                limiter: Arc::clone(&self.limiter),
+                key: self.key.clone(),
+                amounts: each.flatten().cloned().collect(),
+            }),
+        };
+        Demand {
+            entries: vec![filed],
+        }
     }
 
     fn revision(&self) -> Option<u64> {

@@ -13,38 +13,48 @@
 //! 4. The count of waiters that an account holds is the number of those that it has refused and
 //!    that still wait.
 //!
-//! How the waiters are arranged is in `waiting.rs`, how they are walked in `walk.rs`.
+//! How the waiters are arranged is in `places.rs` and `waiting.rs`, what is known of their accounts in
+//! `slots.rs`, how they are walked in `walk.rs` and `followers.rs`.
 
 #[cfg(test)]
 mod equivalence;
+mod followers;
 mod foresight;
 mod fronts;
 mod groups;
+mod keyed;
+mod places;
 #[cfg(test)]
 mod plain;
 mod seqs;
+mod slots;
+mod unheld;
 mod waiting;
 mod walk;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::account::Replenishment;
 use super::accounts::Accounts;
 use super::demand::Demand;
 use super::memory_front::{MemoryFront, MemorySettings};
 use super::outbox::{Behind, Outbox};
-use super::question::{Defect, Look, give, look, replenishment};
+use super::question::{Defect, Look, give_back, look};
 use crate::clock::WaitCell;
 use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
 use crate::sync::Mutex;
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
+use keyed::Births;
 use seqs::Seq;
 use waiting::Waiting;
+
+/// Demands to be dropped where no lock is held. A step has few of them.
+pub(super) type Gone = SmallVec<[Arc<Demand>; 4]>;
 
 /// Who asks, and what for.
 pub(super) struct Ask {
@@ -76,34 +86,37 @@ pub(super) struct Waits {
 #[derive(Debug)]
 pub(super) struct Ticket {
     seq: Seq,
+    /// Where the thread sleeps.
+    cell: Arc<WaitCell>,
     verdict: Mutex<Option<Verdict>>,
 }
 
 impl Ticket {
-    fn new(seq: Seq) -> Self {
+    fn new(seq: Seq, cell: Arc<WaitCell>) -> Self {
         Self {
             seq,
+            cell,
             verdict: Mutex::default(),
         }
     }
 
     /// The place in the line, counted from 1.
-    pub(super) fn seq(&self) -> Seq {
-        self.seq
+    pub(super) fn place(&self) -> u64 {
+        self.seq.born()
     }
 
     pub(super) fn take(&self) -> Option<Verdict> {
         self.verdict.lock().take()
     }
 
-    /// Leaves the verdict, then wakes the thread that sleeps in `cell`.
-    pub(super) fn deliver(&self, verdict: Verdict, cell: &WaitCell) {
+    /// Leaves the verdict, then wakes the thread.
+    pub(super) fn deliver(&self, verdict: Verdict) {
         *self.verdict.lock() = Some(verdict);
         #[cfg(nucleo_model)]
         if fault::is_planted(Fault::GrantWakesNobody) {
             return;
         }
-        cell.notify();
+        self.cell.notify();
     }
 }
 
@@ -115,8 +128,8 @@ pub(super) enum Arrival {
 }
 
 pub(super) struct Waiter {
-    pub(super) ask: Ask,
-    ticket: Arc<Ticket>,
+    pub(super) demand: Arc<Demand>,
+    pub(super) behind: Option<Arc<Behind>>,
     pub(super) asked: Instant,
     /// The entries that refused it so far, by index, and since when.
     pub(super) held: SmallVec<[(usize, Instant); 3]>,
@@ -125,22 +138,26 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    #[inline(never)]
-    fn new(ask: Ask, seq: Seq, now: Instant) -> Box<Self> {
-        Box::new(Self {
-            ask,
-            ticket: Arc::new(Ticket::new(seq)),
+    fn new(demand: Arc<Demand>, behind: Option<Arc<Behind>>, now: Instant) -> Self {
+        Self {
+            demand,
+            behind,
             asked: now,
             held: SmallVec::new(),
             memory_since: None,
-        })
+        }
+    }
+
+    /// Whether the account of this entry has refused it so far.
+    pub(super) fn is_held_by(&self, entry: usize) -> bool {
+        self.held.iter().any(|(held, _)| *held == entry)
     }
 }
 
 #[derive(Default)]
 pub(super) struct Line {
     waiting: Waiting,
-    next_seq: Seq,
+    births: Births,
     pub(super) accounts: Accounts,
     pub(super) memory: MemoryFront,
     /// Something changed since the line was last walked.
@@ -163,7 +180,7 @@ impl Line {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.places.len()
     }
 
     /// A demand arrives. It is looked at once, behind the head if there is one, unless changes are
@@ -174,12 +191,17 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> Result<Arrival, Defect> {
-        self.next_seq += 1;
-        let mut waiter = Waiter::new(ask, self.next_seq, now);
+        let born = self.births.next();
+        let Ask {
+            demand,
+            behind,
+            cell,
+        } = ask;
+        let mut waiter = Waiter::new(demand, behind, now);
         self.memory.look(out);
         let due = self.next_look.is_some_and(|instant| instant <= now);
-        if !self.waiting.is_empty() && (self.unwalked || due) {
-            return Ok(self.park(waiter, out, true));
+        if !self.waiting.places.is_empty() && (self.unwalked || due) {
+            return Ok(self.park((born, cell), waiter, false, out, true));
         }
         if !self.memory.passes_arrival() {
             self.memory.hold(&mut waiter, now, out);
@@ -189,12 +211,16 @@ impl Line {
                 _ => true,
             };
             let evaluate = sooner || self.memory.passes(now);
-            return Ok(self.park(waiter, out, evaluate));
+            return Ok(self.park((born, cell), waiter, false, out, evaluate));
         }
-        let ahead = self.waiting.head().map(|(_, head)| &*head.ask.demand);
-        match look(&waiter.ask.demand, ahead, now)? {
+        let ahead = self.waiting.places.first();
+        let ahead = ahead.map(|(_, head)| &*head.demand);
+        match look(&waiter.demand, ahead, now)? {
             Look::Granted => {
-                self.granted(&waiter, now, out);
+                granted(&mut self.memory, &mut self.accounts, &waiter, now, out);
+                if !self.waiting.places.is_empty() {
+                    self.waiting.note_passed(&waiter.demand);
+                }
                 Ok(Arrival::Granted)
             }
             Look::Refused {
@@ -202,43 +228,30 @@ impl Line {
                 error,
                 reason,
             } => {
-                self.rejected(&waiter, Some(entry), reason, now, out);
+                let (memory, accounts) = (&mut self.memory, &mut self.accounts);
+                rejected(memory, accounts, &waiter, Some(entry), reason, now, out);
                 Ok(Arrival::Refused(error))
             }
             Look::Short(shortfall) => {
                 self.accounts
                     .hold(&mut waiter, shortfall.indices(), now, out);
                 // Only an instant needs the evaluator: an event will wake it by itself.
-                Ok(self.park(waiter, out, shortfall.instant(now).is_some()))
+                let evaluate = shortfall.instant(now).is_some();
+                Ok(self.park((born, cell), waiter, true, out, evaluate))
             }
         }
     }
 
-    /// Stamps memory's release and tells everyone who held the waiter.
     #[inline(never)]
-    fn granted(&mut self, waiter: &Waiter, now: Instant, out: &mut Outbox) -> Waits {
-        let memory = self.memory.granted(waiter, now, out);
-        let mut waits = self.accounts.tell_granted(waiter, now, out);
-        waits.by_memory = memory;
-        waits
-    }
-
-    fn rejected(
+    fn park(
         &mut self,
-        waiter: &Waiter,
-        refusing: Option<usize>,
-        reason: RejectReason,
-        now: Instant,
+        (born, cell): (NonZeroU64, Arc<WaitCell>),
+        waiter: Waiter,
+        was_asked: bool,
         out: &mut Outbox,
-    ) {
-        self.memory.rejected(waiter, reason, now, out);
-        self.accounts
-            .tell_rejected(waiter, refusing, reason, now, out);
-    }
-
-    fn park(&mut self, waiter: Box<Waiter>, out: &mut Outbox, evaluate: bool) -> Arrival {
-        let ticket = Arc::clone(&waiter.ticket);
-        self.waiting.push(ticket.seq, waiter);
+        evaluate: bool,
+    ) -> Arrival {
+        let ticket = self.waiting.push((born, cell), waiter, was_asked);
         if evaluate {
             self.unwalked = true;
             out.evaluate();
@@ -266,10 +279,12 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> bool {
-        let Some(waiter) = self.waiting.remove(ticket.seq) else {
+        if self
+            .take_out(ticket.seq, None, RejectReason::Cancelled, now, out)
+            .is_none()
+        {
             return false;
-        };
-        self.rejected(&waiter, None, RejectReason::Cancelled, now, out);
+        }
         self.unwalked = true;
         out.evaluate();
         true
@@ -283,13 +298,51 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) {
-        while let Some(seq) = self.waiting.head().map(|(seq, _)| seq) {
-            let Some(waiter) = self.waiting.remove(seq) else {
+        while let Some((seq, _)) = self.waiting.places.first() {
+            let Some(ticket) = self.take_out(seq, None, reason, now, out) else {
                 break;
             };
-            self.rejected(&waiter, None, reason, now, out);
-            deliver(*waiter, Verdict::Refused(error.clone()), out);
+            out.deliver(ticket, Verdict::Refused(error.clone()));
         }
+    }
+
+    /// Grants a waiter whose accounts were debited.
+    fn grant(&mut self, seq: Seq, now: Instant, out: &mut Outbox) {
+        let Some(waiter) = self.waiting.places.get(seq) else {
+            return;
+        };
+        let waits = granted(&mut self.memory, &mut self.accounts, waiter, now, out);
+        if let Some(ticket) = self.waiting.remove(seq, true) {
+            out.deliver(ticket, Verdict::Granted(waits));
+        }
+    }
+
+    /// Refuses a waiter with the error of an account of its own.
+    fn refuse(
+        &mut self,
+        seq: Seq,
+        (entry, error, reason): (usize, JobError, RejectReason),
+        now: Instant,
+        out: &mut Outbox,
+    ) {
+        if let Some(ticket) = self.take_out(seq, Some(entry), reason, now, out) {
+            out.deliver(ticket, Verdict::Refused(error));
+        }
+    }
+
+    /// Takes a waiter out that is not granted, and tells everyone who held it.
+    fn take_out(
+        &mut self,
+        seq: Seq,
+        refusing: Option<usize>,
+        reason: RejectReason,
+        now: Instant,
+        out: &mut Outbox,
+    ) -> Option<Arc<Ticket>> {
+        let waiter = self.waiting.places.get(seq)?;
+        let (memory, accounts) = (&mut self.memory, &mut self.accounts);
+        rejected(memory, accounts, waiter, refusing, reason, now, out);
+        self.waiting.remove(seq, false)
     }
 
     /// Whether a parked demand was granted; none while it waits.
@@ -306,7 +359,7 @@ impl Line {
     }
 
     /// What the line has no more use for, to be dropped where no lock is held.
-    pub(super) fn take_gone(&mut self) -> Vec<Arc<Demand>> {
+    pub(super) fn take_gone(&mut self) -> Gone {
         self.waiting.take_gone()
     }
 
@@ -326,27 +379,19 @@ impl Line {
         now: Instant,
         out: &mut Outbox,
     ) -> Result<(), Defect> {
-        for index in chosen {
-            let Some(entry) = demand.entries().get(index) else {
-                continue;
-            };
-            if metered_too || replenishment(&**entry)? == Replenishment::Release {
-                give(&**entry, now)?;
-                self.accounts.tell(
-                    &**entry,
-                    behind,
-                    LimiterChange::Released,
-                    None,
-                    Duration::ZERO,
-                    out,
-                );
+        let (given, end) = give_back(demand, chosen, metered_too, now);
+        for index in given {
+            if let Some(entry) = demand.entries().get(index) {
+                let (change, none) = (LimiterChange::Released, Duration::ZERO);
+                self.accounts.tell(entry, behind, change, None, none, out);
             }
         }
+        end?;
         #[cfg(nucleo_model)]
         if fault::is_planted(Fault::ReleaseCallsNobody) {
             return Ok(());
         }
-        if !self.waiting.is_empty() {
+        if !self.waiting.places.is_empty() {
             self.unwalked = true;
             out.evaluate();
         }
@@ -357,33 +402,21 @@ impl Line {
     #[cfg(any(test, debug_assertions))]
     pub(super) fn check_invariants(&self) {
         // A long line is checked by its sums in the properties, not at every unlock.
-        if self.waiting.len() > 64 {
+        if self.waiting.places.len() > 64 {
             return;
         }
         self.waiting.check_invariants();
+        let waiters = || self.waiting.places.iter().map(|(_, waiter)| waiter);
         if let Some(told) = self.memory.held() {
-            let held = self
-                .waiting
-                .waiters()
-                .filter(|it| it.memory_since.is_some());
+            let held = waiters().filter(|it| it.memory_since.is_some());
             assert_eq!(held.count(), told, "the count of memory's line");
         }
         for (key, told) in self.accounts.held_counts() {
-            let held = self
-                .waiting
-                .waiters()
-                .filter(|waiter| {
-                    waiter.held.iter().any(|(index, _)| {
-                        waiter
-                            .ask
-                            .demand
-                            .entries()
-                            .get(*index)
-                            .is_some_and(|entry| entry.key() == key)
-                    })
-                })
-                .count();
-            assert_eq!(held, told, "invariant 4 on {key:?}");
+            let held = waiters().filter(|waiter| {
+                let mut entries = waiter.demand.entries().iter().enumerate();
+                entries.any(|(index, entry)| entry.key() == key && waiter.is_held_by(index))
+            });
+            assert_eq!(held.count(), told, "invariant 4 on {key:?}");
         }
     }
 }
@@ -395,6 +428,32 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-fn deliver(waiter: Waiter, verdict: Verdict, out: &mut Outbox) {
-    out.deliver(waiter.ticket, verdict, waiter.ask.cell);
+/// Stamps memory's release and tells everyone who held the waiter.
+#[inline(never)]
+fn granted(
+    memory: &mut MemoryFront,
+    accounts: &mut Accounts,
+    waiter: &Waiter,
+    now: Instant,
+    out: &mut Outbox,
+) -> Waits {
+    let mut waits = Waits {
+        by_memory: memory.granted(waiter, now, out),
+        ..Waits::default()
+    };
+    accounts.tell_granted(waiter, now, &mut waits, out);
+    waits
+}
+
+fn rejected(
+    memory: &mut MemoryFront,
+    accounts: &mut Accounts,
+    waiter: &Waiter,
+    refusing: Option<usize>,
+    reason: RejectReason,
+    now: Instant,
+    out: &mut Outbox,
+) {
+    memory.rejected(waiter, reason, now, out);
+    accounts.tell_rejected(waiter, refusing, reason, now, out);
 }

@@ -83,6 +83,7 @@ impl MemoryFront {
 
     /// Whether a waiter goes on to the accounts. Within one pass the answer changes only from yes
     /// to no, at a grant: so while the head is held, everyone behind it is.
+    #[inline]
     pub(super) fn passes(&self, now: Instant) -> bool {
         self.gated.as_ref().is_none_or(|gated| gated.gate.fits(now))
     }
@@ -99,7 +100,7 @@ impl MemoryFront {
         }
         waiter.memory_since = Some(now);
         gated.gate.join(now);
-        let behind = waiter.ask.behind.as_ref();
+        let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::Held, None, Duration::ZERO, out);
     }
 
@@ -126,7 +127,7 @@ impl MemoryFront {
         let since = waiter.memory_since?;
         gated.gate.leave();
         let wait = now.saturating_duration_since(since);
-        let behind = waiter.ask.behind.as_ref();
+        let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::GrantedFromHold, None, wait, out);
         Some((gated.key.name_shared(), wait))
     }
@@ -144,7 +145,7 @@ impl MemoryFront {
         };
         gated.gate.leave();
         let wait = now.saturating_duration_since(since);
-        let behind = waiter.ask.behind.as_ref();
+        let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::Rejected, Some(reason), wait, out);
     }
 

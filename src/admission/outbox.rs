@@ -48,7 +48,7 @@ pub(super) struct Note {
 
 enum Item {
     Note(Box<Note>),
-    Verdict(Arc<Ticket>, Verdict, Arc<WaitCell>),
+    Verdict(Arc<Ticket>, Verdict),
 }
 
 /// What one step wants done, in order.
@@ -64,9 +64,10 @@ impl Outbox {
         self.items.push(Item::Note(Box::new(note)));
     }
 
-    /// A waiter is to have its verdict, and its thread is to be woken in this cell.
-    pub(super) fn deliver(&mut self, ticket: Arc<Ticket>, verdict: Verdict, cell: Arc<WaitCell>) {
-        self.items.push(Item::Verdict(ticket, verdict, cell));
+    /// A waiter is to have its verdict.
+    #[inline]
+    pub(super) fn deliver(&mut self, ticket: Arc<Ticket>, verdict: Verdict) {
+        self.items.push(Item::Verdict(ticket, verdict));
     }
 
     /// The evaluator is to walk the line.
@@ -75,13 +76,15 @@ impl Outbox {
     }
 
     /// The verdicts in their order, by place, delivered to nobody.
-    pub(super) fn verdicts(&mut self) -> impl Iterator<Item = (u64, Verdict)> {
+    pub(super) fn take_verdicts(&mut self, mut each: impl FnMut(u64, &Verdict)) {
         self.lines.clear();
         self.evaluate = false;
-        self.items.drain(..).filter_map(|item| match item {
-            Item::Verdict(ticket, verdict, _) => Some((ticket.seq(), verdict)),
-            Item::Note(_) => None,
-        })
+        for item in &self.items {
+            if let Item::Verdict(ticket, verdict) = item {
+                each(ticket.place(), verdict);
+            }
+        }
+        self.items.clear();
     }
 
     /// Delivers the verdicts, and answers everything that the step wants told as text that does not
@@ -89,9 +92,9 @@ impl Outbox {
     #[cfg(test)]
     pub(super) fn told(self) -> Vec<String> {
         let items = self.items.into_iter().map(|item| match item {
-            Item::Verdict(ticket, verdict, cell) => {
-                let told = format!("{} {verdict:?}", ticket.seq());
-                ticket.deliver(verdict, &cell);
+            Item::Verdict(ticket, verdict) => {
+                let told = format!("{} {verdict:?}", ticket.place());
+                ticket.deliver(verdict);
                 told
             }
             Item::Note(note) => {
@@ -170,7 +173,7 @@ impl Mail {
             let items = std::mem::take(&mut *self.queue.lock());
             for item in items {
                 match item {
-                    Item::Verdict(ticket, verdict, cell) => ticket.deliver(verdict, &cell),
+                    Item::Verdict(ticket, verdict) => ticket.deliver(verdict),
                     Item::Note(note) => {
                         let overflow = publish(*note, bus, wall());
                         posted.lines.extend(

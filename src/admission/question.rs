@@ -12,7 +12,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::account::Replenishment;
-use super::demand::{Demand, Entry};
+use super::demand::{Demand, Entry, Filed};
 use crate::error::{ErrorKind, JobError};
 use crate::events::RejectReason;
 #[cfg(nucleo_model)]
@@ -63,36 +63,117 @@ impl Shortfall {
     }
 }
 
+/// What the questions of one look have found.
+#[derive(Default)]
+struct Asked {
+    /// The entry that is asked.
+    at: usize,
+    short: ShortEntries,
+    /// The first in entry order.
+    refusal: Option<(usize, JobError)>,
+}
+
+impl Asked {
+    #[inline]
+    fn ask(&mut self, entries: &[Filed], ahead: Option<&Demand>, now: Instant) {
+        for (index, entry) in entries.iter().enumerate() {
+            self.at = index;
+            self.note(entry.fits(reserved_on(ahead, entry.account()), now));
+        }
+    }
+
+    /// Notes the answer of the entry that is asked, and answers whether it fits.
+    #[inline]
+    fn note(&mut self, answer: Result<bool, JobError>) -> bool {
+        match answer {
+            Ok(true) => return true,
+            Ok(false) => self.short.push((self.at, None)),
+            Err(error) => {
+                self.refusal.get_or_insert((self.at, error));
+            }
+        }
+        false
+    }
+
+    #[inline]
+    fn all_fit(&self) -> bool {
+        self.short.is_empty() && self.refusal.is_none()
+    }
+
+    /// The entries that were short, or the refusal. A panic ended the questions, and an error of an
+    /// earlier account still wins.
+    #[inline]
+    fn end(
+        mut self,
+        panic: Option<JobError>,
+        demand: &Demand,
+        ahead: Option<&Demand>,
+        now: Instant,
+    ) -> Result<ShortEntries, (usize, JobError)> {
+        if let Some(panic) = panic {
+            self.refusal.get_or_insert((self.at, panic));
+        }
+        if let Some(refusal) = self.refusal {
+            return Err(refusal);
+        }
+        for (index, until) in &mut self.short {
+            if let Some(entry) = demand.entries().get(*index) {
+                *until = earliest(&**entry, reserved_on(ahead, entry.account()), now);
+            }
+        }
+        Ok(self.short)
+    }
+}
+
 /// Asks every account of a demand, and takes all of it if all of it fits beside what `ahead` has
 /// set aside.
 ///
 /// Every entry is asked even after one was short, and an error wins over shortness, the first in
 /// entry order: whether a demand is refused must not depend on who else is short.
 pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Result<Look, Defect> {
-    let mut short = ShortEntries::new();
-    if let Err((index, error)) = shortness(demand, ahead, now, &mut short) {
-        return Ok(refused(demand, index, error));
-    }
-    if !short.is_empty() {
-        return Ok(Look::Short(Shortfall {
-            entries: short,
-            declined: false,
-        }));
-    }
-    let mut taken = 0;
-    let took = contain_result("limiter", || {
-        for entry in demand.entries() {
-            if !entry.try_take(reserved_on(ahead, &**entry), now)? {
+    let mut asked = Asked::default();
+    // How many were taken, once all were asked and fit.
+    let mut taken = None;
+    let end = contain_result("limiter", || {
+        asked.ask(demand.entries(), ahead, now);
+        if !asked.all_fit() {
+            return Ok(false);
+        }
+        for (before, entry) in demand.entries().iter().enumerate() {
+            taken = Some(before);
+            if !entry.try_take(reserved_on(ahead, entry.account()), now)? {
                 return Ok(false);
             }
-            taken += 1;
         }
         Ok(true)
     });
-    if matches!(took, Ok(true)) {
+    if matches!(end, Ok(true)) {
         return Ok(Look::Granted);
     }
-    // What this attempt took goes back before anybody else is asked.
+    if let Some(taken) = taken {
+        return unable_to_take(demand, taken, end.err(), ahead, now);
+    }
+    // An error here is a panic: what accounts answer is noted.
+    Ok(match asked.end(end.err(), demand, ahead, now) {
+        Err((index, error)) => refused(demand, index, error),
+        Ok(entries) => Look::Short(Shortfall {
+            entries,
+            declined: false,
+        }),
+    })
+}
+
+/// An account said "fits", and then declined or failed after `taken` others were taken: they go back
+/// before anybody else is asked.
+#[cold]
+#[inline(never)]
+fn unable_to_take(
+    demand: &Demand,
+    taken: usize,
+    error: Option<JobError>,
+    ahead: Option<&Demand>,
+    now: Instant,
+) -> Result<Look, Defect> {
     for entry in demand.entries().iter().take(taken) {
         #[cfg(nucleo_model)]
         if fault::is_planted(Fault::SkippedRollback) {
@@ -100,11 +181,11 @@ pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Res
         }
         give(&**entry, now)?;
     }
-    Ok(match took {
-        Err(error) => refused(demand, taken, error),
-        Ok(_) => {
+    Ok(match error {
+        Some(error) => refused(demand, taken, error),
+        None => {
             let entry = demand.entries().get(taken);
-            let until = entry.and_then(|it| earliest(&**it, reserved_on(ahead, &**it), now));
+            let until = entry.and_then(|it| earliest(&**it, reserved_on(ahead, it.account()), now));
             Look::Short(Shortfall {
                 entries: ShortEntries::from_iter([(taken, until)]),
                 declined: true,
@@ -113,7 +194,7 @@ pub(super) fn look(demand: &Demand, ahead: Option<&Demand>, now: Instant) -> Res
     })
 }
 
-/// Adds the entries of a demand that are short now to `short`. Takes nothing.
+/// The entries of a demand that are short now. Takes nothing.
 ///
 /// # Errors
 /// The entry whose account refuses, and how.
@@ -121,35 +202,10 @@ pub(super) fn shortness(
     demand: &Demand,
     ahead: Option<&Demand>,
     now: Instant,
-    short: &mut ShortEntries,
-) -> Result<(), (usize, JobError)> {
-    let mut refusal = None;
-    let mut asked = 0;
-    // A panic ends the questions, and an error of an earlier account still wins.
-    let panic = contain("limiter", || {
-        for (index, entry) in demand.entries().iter().enumerate() {
-            asked = index;
-            match entry.fits(reserved_on(ahead, &**entry), now) {
-                Ok(true) => {}
-                Ok(false) => short.push((index, None)),
-                Err(error) => {
-                    refusal.get_or_insert((index, error));
-                }
-            }
-        }
-    });
-    if let Err(panic) = panic {
-        refusal.get_or_insert((asked, panic));
-    }
-    if let Some(refusal) = refusal {
-        return Err(refusal);
-    }
-    for (index, until) in short {
-        if let Some(entry) = demand.entries().get(*index) {
-            *until = earliest(&**entry, reserved_on(ahead, &**entry), now);
-        }
-    }
-    Ok(())
+) -> Result<ShortEntries, (usize, JobError)> {
+    let mut asked = Asked::default();
+    let panic = contain("limiter", || asked.ask(demand.entries(), ahead, now));
+    asked.end(panic.err(), demand, ahead, now)
 }
 
 /// The refusal that a waiter gets for an account's error.
@@ -176,12 +232,10 @@ fn refused(demand: &Demand, index: usize, error: JobError) -> Look {
     }
 }
 
-/// What `ahead` has set aside on the account of this entry.
-pub(super) fn reserved_on<'a>(
-    ahead: Option<&'a Demand>,
-    entry: &dyn Entry,
-) -> Option<&'a dyn Entry> {
-    ahead.and_then(|head| head.entry_on(entry.key()))
+/// What `ahead` has set aside on an account.
+#[inline]
+pub(super) fn reserved_on(ahead: Option<&Demand>, account: u64) -> Option<&dyn Entry> {
+    ahead.and_then(|head| head.entry_on(account))
 }
 
 /// Whether an entry fits; none when its account refuses or fails.
@@ -209,16 +263,43 @@ pub(super) fn units(entry: &dyn Entry) -> u64 {
 }
 
 /// An account that cannot take back what it gave out is a defect of the whole.
-pub(super) fn give(entry: &dyn Entry, now: Instant) -> Result<(), Defect> {
-    contain("limiter", || entry.give(now))
-        .map_err(|error| defect(entry, "failed to take back an amount", error))
+fn give(entry: &dyn Entry, now: Instant) -> Result<(), Defect> {
+    contain("limiter", || entry.give(now)).map_err(|error| defect(entry, GIVE, error))
 }
 
-/// How an account's permits come back. One that fails to say leaves open whether they are back.
-pub(super) fn replenishment(entry: &dyn Entry) -> Result<Replenishment, Defect> {
-    contain("limiter", || entry.replenishment())
-        .map_err(|error| defect(entry, "failed to say how its permits come back", error))
+/// Gives back the chosen entries that are held for the work, and if `metered_too` all of them.
+/// Answers those that went back, and whether an account failed: one that fails to say how its
+/// permits come back leaves open whether they are back.
+pub(super) fn give_back(
+    demand: &Demand,
+    chosen: impl Iterator<Item = usize>,
+    metered_too: bool,
+    now: Instant,
+) -> (SmallVec<[usize; 4]>, Result<(), Defect>) {
+    let mut given = SmallVec::new();
+    let mut last = None;
+    let end = contain("limiter", || {
+        for index in chosen {
+            let Some(entry) = demand.entries().get(index) else {
+                continue;
+            };
+            last = Some((entry, SAY_HOW));
+            if metered_too || entry.replenishment() == Replenishment::Release {
+                last = Some((entry, GIVE));
+                entry.give(now);
+                given.push(index);
+            }
+        }
+    });
+    let end = end.map_err(|error| match last {
+        Some((entry, what)) => defect(&**entry, what, error),
+        None => Defect(error),
+    });
+    (given, end)
 }
+
+const GIVE: &str = "failed to take back an amount";
+const SAY_HOW: &str = "failed to say how its permits come back";
 
 fn defect(entry: &dyn Entry, what: &str, error: JobError) -> Defect {
     let name = entry.key().name();

@@ -46,17 +46,26 @@ pub struct SteppedLine {
     out: Outbox,
     /// By place.
     arrived: Vec<Arrived>,
+    /// What the last walk did; kept for what it has allocated.
+    walked: Walked,
 }
 
 struct Arrived {
     demand: Arc<Demand>,
-    holds: bool,
-    /// While it waits.
+    state: State,
+    /// Unless it was answered at its arrival.
     ticket: Option<Arc<Ticket>>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waits,
+    Holds,
+    Done,
+}
+
 /// What one walk of a [`SteppedLine`] did.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Walked {
     /// The places that were granted, in the order of the grants.
@@ -84,6 +93,7 @@ impl SteppedLine {
             cell: WaitCell::new(),
             out: Outbox::default(),
             arrived: Vec::new(),
+            walked: Walked::default(),
         }
     }
 
@@ -110,7 +120,11 @@ impl SteppedLine {
             .map_err(|it| it.0)?;
         self.arrived.push(Arrived {
             demand,
-            holds: matches!(arrival, Arrival::Granted),
+            state: match &arrival {
+                Arrival::Granted => State::Holds,
+                Arrival::Parked(_) => State::Waits,
+                Arrival::Refused(_) => State::Done,
+            },
             ticket: match &arrival {
                 Arrival::Parked(ticket) => Some(Arc::clone(ticket)),
                 Arrival::Granted | Arrival::Refused(_) => None,
@@ -122,29 +136,38 @@ impl SteppedLine {
         }
     }
 
-    /// Walks the line once.
+    /// Walks the line once. Answers what it did, until the next walk.
     ///
     /// # Errors
     /// When an account fails to take back what an attempt had taken.
-    pub fn walk(&mut self, now: Instant) -> Result<Walked, JobError> {
-        let next = self.line.pass(now, &mut self.out).map_err(|it| it.0)?;
-        let mut walked = Walked {
-            granted: Vec::new(),
-            refused: Vec::new(),
-            next,
-        };
-        for (place, verdict) in self.out.verdicts() {
-            let at = index(place).and_then(|index| self.arrived.get_mut(index));
+    pub fn walk(&mut self, now: Instant) -> Result<&Walked, JobError> {
+        let Self {
+            line,
+            out,
+            arrived,
+            walked,
+            ..
+        } = self;
+        walked.granted.clear();
+        walked.refused.clear();
+        walked.next = line.pass(now, out).map_err(|it| it.0)?;
+        out.take_verdicts(|place, verdict| {
+            let at = index(place).and_then(|index| arrived.get_mut(index));
+            let state = match verdict {
+                Verdict::Granted(_) => {
+                    walked.granted.push(place);
+                    State::Holds
+                }
+                Verdict::Refused(error) => {
+                    walked.refused.push((place, error.clone()));
+                    State::Done
+                }
+            };
             if let Some(arrived) = at {
-                arrived.ticket = None;
-                arrived.holds = matches!(verdict, Verdict::Granted(_));
+                arrived.state = state;
             }
-            match verdict {
-                Verdict::Granted(_) => walked.granted.push(place),
-                Verdict::Refused(error) => walked.refused.push((place, error)),
-            }
-        }
-        drop(self.line.take_gone());
+        });
+        drop(line.take_gone());
         Ok(walked)
     }
 
@@ -153,7 +176,7 @@ impl SteppedLine {
     pub fn holds(&self, place: u64) -> bool {
         index(place)
             .and_then(|index| self.arrived.get(index))
-            .is_some_and(|arrived| arrived.holds)
+            .is_some_and(|arrived| arrived.state == State::Holds)
     }
 
     /// Whether the demand at `place` waits.
@@ -161,11 +184,7 @@ impl SteppedLine {
     pub fn waits(&self, place: u64) -> bool {
         index(place)
             .and_then(|index| self.arrived.get(index))
-            .is_some_and(|arrived| arrived.ticket.is_some())
-    }
-
-    fn at(&mut self, place: u64) -> Option<&mut Arrived> {
-        self.arrived.get_mut(index(place)?)
+            .is_some_and(|arrived| arrived.state == State::Waits)
     }
 
     /// How many demands wait.
@@ -201,31 +220,29 @@ impl SteppedLine {
     /// Takes the demand at `place` out of the line, as a cancelled job is. Answers whether it
     /// waited.
     pub fn withdraw(&mut self, place: u64, now: Instant) -> bool {
-        let Some(ticket) = self.at(place).and_then(|arrived| arrived.ticket.take()) else {
+        let arrived = index(place).and_then(|index| self.arrived.get_mut(index));
+        let Some(arrived) = arrived.filter(|arrived| arrived.state == State::Waits) else {
             return false;
         };
-        let left = self.line.withdraw(&ticket, now, &mut Outbox::default());
+        let Some(ticket) = &arrived.ticket else {
+            return false;
+        };
+        arrived.state = State::Done;
+        let left = self.line.withdraw(ticket, now, &mut Outbox::default());
         drop(self.line.take_gone());
         left
     }
 
     fn settle(&mut self, place: u64, metered_too: bool, now: Instant) -> Result<(), JobError> {
-        let demand = match self.at(place) {
-            Some(arrived) if arrived.holds => {
-                arrived.holds = false;
-                Arc::clone(&arrived.demand)
-            }
-            _ => return Ok(()),
+        let arrived = index(place).and_then(|index| self.arrived.get_mut(index));
+        let Some(arrived) = arrived.filter(|arrived| arrived.state == State::Holds) else {
+            return Ok(());
         };
+        arrived.state = State::Done;
+        let demand = &arrived.demand;
+        let entries = 0..demand.len();
         self.line
-            .give_back(
-                &demand,
-                0..demand.len(),
-                metered_too,
-                None,
-                now,
-                &mut self.out,
-            )
+            .give_back(demand, entries, metered_too, None, now, &mut self.out)
             .map_err(|it| it.0)
     }
 }

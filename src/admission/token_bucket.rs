@@ -21,7 +21,7 @@ use crate::error::{JobError, UpstreamFailure};
 use crate::sync::Mutex;
 
 /// A tenth of the 60 s window in nanoseconds: what one tenth of throttle adds to it.
-const TENTH_OF_WINDOW: u128 = 6_000_000_000;
+const TENTH_OF_WINDOW: u64 = 6_000_000_000;
 /// The tenths of a window without any throttle.
 const WHOLE: u32 = 10;
 /// The largest throttle, in tenths: 9.0 (TB-4).
@@ -102,29 +102,29 @@ struct Meter {
 }
 
 impl Meter {
-    fn full(budget: u32, window: u128) -> Self {
+    fn full(budget: u32, window: u64) -> Self {
         Self {
             budget,
-            level: u128::from(budget) * window,
+            level: amount(u64::from(budget), window),
         }
     }
 
-    fn cap(&self, window: u128) -> u128 {
-        u128::from(self.budget) * window
+    fn cap(&self, window: u64) -> u128 {
+        amount(u64::from(self.budget), window)
     }
 
-    fn level_after(&self, elapsed: Duration, window: u128) -> u128 {
+    fn level_after(&self, elapsed: Duration, window: u64) -> u128 {
         let refill = elapsed.as_nanos().saturating_mul(u128::from(self.budget));
         self.level.saturating_add(refill).min(self.cap(window))
     }
 
     /// How long after the level was settled it covers `need`, to the nanosecond. `None` when the
     /// budget never does.
-    fn time_until(&self, need: u64, window: u128) -> Option<Duration> {
+    fn time_until(&self, need: u64, window: u64) -> Option<Duration> {
         if need > u64::from(self.budget) {
             return None;
         }
-        let deficit = (u128::from(need) * window).saturating_sub(self.level);
+        let deficit = amount(need, window).saturating_sub(self.level);
         let nanos = deficit.div_ceil(u128::from(self.budget));
         u64::try_from(nanos).ok().map(Duration::from_nanos)
     }
@@ -154,6 +154,7 @@ struct Need {
 }
 
 impl Need {
+    #[inline]
     fn of(amounts: &[u32]) -> Self {
         Self {
             tokens: amounts.iter().copied().map(u64::from).sum(),
@@ -161,6 +162,7 @@ impl Need {
         }
     }
 
+    #[inline]
     fn and(self, other: Self) -> Self {
         Self {
             tokens: self.tokens.saturating_add(other.tokens),
@@ -171,10 +173,12 @@ impl Need {
 
 impl State {
     /// The effective window in nanoseconds.
-    fn window(&self) -> u128 {
-        u128::from(WHOLE + self.throttle) * TENTH_OF_WINDOW
+    #[inline]
+    fn window(&self) -> u64 {
+        u64::from(WHOLE + self.throttle) * TENTH_OF_WINDOW
     }
 
+    #[inline]
     fn levels_at(&self, now: Instant) -> (u128, u128) {
         if now <= self.settled_at {
             return (self.tokens.level, self.requests.level);
@@ -187,22 +191,23 @@ impl State {
         )
     }
 
+    #[inline]
     fn settle(&mut self, now: Instant) {
         (self.tokens.level, self.requests.level) = self.levels_at(now);
         self.settled_at = self.settled_at.max(now);
         self.see(now);
     }
 
+    #[inline]
     fn see(&mut self, now: Instant) {
         self.seen_at = self.seen_at.max(now);
     }
 
+    #[inline]
     fn covers(&self, need: Need, now: Instant) -> bool {
         let window = self.window();
-        let (need_tokens, need_requests) = (
-            u128::from(need.tokens) * window,
-            u128::from(need.requests) * window,
-        );
+        let (need_tokens, need_requests) =
+            (amount(need.tokens, window), amount(need.requests, window));
         // A level only grows with time: what was settled may do.
         if need_tokens <= self.tokens.level && need_requests <= self.requests.level {
             return true;
@@ -213,10 +218,10 @@ impl State {
 
     fn set_throttle(&mut self, throttle: u32, now: Instant) {
         self.settle(now);
-        let old = self.window();
+        let old = u128::from(self.window());
         self.revision += 1;
         self.throttle = throttle;
-        let new = self.window();
+        let new = u128::from(self.window());
         for meter in [&mut self.tokens, &mut self.requests] {
             meter.level = meter.level * new / old;
         }
@@ -235,7 +240,7 @@ impl State {
 
     fn whole(&self, now: Instant) -> (u32, u32) {
         let (tokens, requests) = self.levels_at(now);
-        let window = self.window();
+        let window = u128::from(self.window());
         let whole = |level: u128| u32::try_from(level / window).unwrap_or(u32::MAX);
         (whole(tokens), whole(requests))
     }
@@ -283,7 +288,7 @@ impl TokenBucket {
             return Err(JobError::invalid_input("name", name, "must not be blank"));
         }
         let budget = budget.check()?;
-        let window = u128::from(WHOLE) * TENTH_OF_WINDOW;
+        let window = u64::from(WHOLE) * TENTH_OF_WINDOW;
         Ok(Self {
             key: AccountKey::new(name),
             state: Mutex::new(State {
@@ -393,28 +398,37 @@ impl TokenBucket {
         }
     }
 
+    #[inline]
     fn refuse_impossible(&self, state: &State, mine: Need) -> Result<(), JobError> {
+        let tokens = u64::from(state.tokens.budget);
+        let requests = u64::from(state.requests.budget);
+        if mine.tokens <= tokens && mine.requests <= requests {
+            return Ok(());
+        }
+        Err(self.impossible(state.budget(), mine))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn impossible(&self, budget: TokenBudget, mine: Need) -> JobError {
         let TokenBudget {
             tokens_per_minute,
             requests_per_minute,
-        } = state.budget();
+        } = budget;
         if mine.tokens > u64::from(tokens_per_minute) {
-            return Err(JobError::uncorrectable(format!(
+            return JobError::uncorrectable(format!(
                 "a demand of {} tokens exceeds the {tokens_per_minute} per minute of '{}': ask \
                  for less, or for a model with a larger budget",
                 mine.tokens,
                 self.name()
-            )));
+            ));
         }
-        if mine.requests > u64::from(requests_per_minute) {
-            return Err(JobError::uncorrectable(format!(
-                "a demand of {} requests exceeds the {requests_per_minute} per minute of '{}': \
-                 make fewer calls in one job",
-                mine.requests,
-                self.name()
-            )));
-        }
-        Ok(())
+        JobError::uncorrectable(format!(
+            "a demand of {} requests exceeds the {requests_per_minute} per minute of '{}': \
+             make fewer calls in one job",
+            mine.requests,
+            self.name()
+        ))
     }
 }
 
@@ -447,10 +461,12 @@ impl RateLimiter for TokenBucket {
         status.indicator(format!("throttle:{}.{}x", stretch / WHOLE, stretch % WHOLE))
     }
 
+    #[inline]
     fn replenishment(&self) -> Replenishment {
         Replenishment::Time
     }
 
+    #[inline]
     fn fits(&self, mine: &[u32], reserved_ahead: &[u32], now: Instant) -> Result<bool, JobError> {
         let mine = Need::of(mine);
         let mut state = self.state.lock();
@@ -459,6 +475,7 @@ impl RateLimiter for TokenBucket {
         Ok(state.covers(mine.and(Need::of(reserved_ahead)), now))
     }
 
+    #[inline]
     fn try_take(
         &self,
         mine: &[u32],
@@ -474,11 +491,12 @@ impl RateLimiter for TokenBucket {
         }
         state.settle(now);
         let window = state.window();
-        state.tokens.level -= u128::from(mine.tokens) * window;
-        state.requests.level -= u128::from(mine.requests) * window;
+        state.tokens.level -= amount(mine.tokens, window);
+        state.requests.level -= amount(mine.requests, window);
         Ok(true)
     }
 
+    #[inline]
     fn give(&self, amounts: &[u32], now: Instant) {
         let back = Need::of(amounts);
         let mut state = self.state.lock();
@@ -488,6 +506,7 @@ impl RateLimiter for TokenBucket {
         state.requests.level = credited(&state.requests, back.requests, window);
     }
 
+    #[inline]
     fn earliest_fit(&self, mine: &[u32], reserved_ahead: &[u32], _: Instant) -> Option<Instant> {
         let need = Need::of(mine).and(Need::of(reserved_ahead));
         let state = self.state.lock();
@@ -497,10 +516,12 @@ impl RateLimiter for TokenBucket {
         state.settled_at.checked_add(tokens.max(requests))
     }
 
+    #[inline]
     fn revision(&self) -> Option<u64> {
         Some(self.state.lock().revision)
     }
 
+    #[inline]
     fn units(&self, amount: &u32) -> u64 {
         u64::from(*amount)
     }
@@ -515,10 +536,16 @@ impl RateLimiter for TokenBucket {
     }
 }
 
+/// So many tokens, or requests, in the unit of the levels.
+#[inline]
+fn amount(units: u64, window: u64) -> u128 {
+    u128::from(units) * u128::from(window)
+}
+
 /// The level with `units` given back, bounded by the budget.
-fn credited(meter: &Meter, units: u64, window: u128) -> u128 {
+fn credited(meter: &Meter, units: u64, window: u64) -> u128 {
     meter
         .level
-        .saturating_add(u128::from(units) * window)
+        .saturating_add(amount(units, window))
         .min(meter.cap(window))
 }

@@ -453,8 +453,20 @@ fn what_it_foresees_comes_true<F: AccountFixture>(fixture: &F, start: Instant) {
             continue;
         }
         let mine = if dice.below(3) == 0 { &all } else { &one };
+        let beside = |ahead| matches!(subject.fits(&one, ahead, now), Ok(true));
+        demand(
+            beside(less) || !beside(more),
+            RULE,
+            "amounts fit beside more units and not beside fewer",
+        );
+        let fits_beside = beside(mine);
         if matches!(subject.takes(mine, &[], now), Ok(true)) {
             out.push(mine.clone());
+            demand(
+                !fits_beside || subject.has_one(now),
+                RULE,
+                "what fitted beside amounts does not fit once these were taken",
+            );
             demand(
                 had || !subject.has_one(now),
                 RULE,
@@ -511,15 +523,19 @@ mod tests {
         WakesOnGive,
         LetsOthersPastTheShort,
         RefusesOnceItIsUsed,
+        ForgetsAReservationLater,
     }
 
     struct Foreign {
         fault: Fault,
+        since: Instant,
         key: AccountKey,
         out: Mutex<i64>,
     }
 
     const PERMITS: usize = 3;
+    /// Later than anything but the long walk.
+    const LATER: Duration = Duration::from_secs(5);
 
     fn count(amounts: &[&str]) -> i64 {
         amounts.len() as i64
@@ -544,7 +560,7 @@ mod tests {
             Replenishment::Release
         }
 
-        fn fits(&self, mine: &[&str], ahead: &[&str], _: Instant) -> Result<bool, JobError> {
+        fn fits(&self, mine: &[&str], ahead: &[&str], now: Instant) -> Result<bool, JobError> {
             let never = mine.len() > PERMITS
                 || self.fault == Fault::RefusesBesideTheReservation
                     && mine.len() + ahead.len() > PERMITS;
@@ -558,6 +574,11 @@ mod tests {
             let ahead = match self.fault {
                 Fault::LetsOthersPastTheShort if out == 2 => 0,
                 Fault::IgnoresTheReservation => 0,
+                Fault::ForgetsAReservationLater
+                    if out == 2 && ahead.len() == 1 && now > self.since + LATER =>
+                {
+                    0
+                }
                 _ => count(ahead),
             };
             Ok(out + count(mine) + ahead <= PERMITS as i64)
@@ -607,9 +628,10 @@ mod tests {
     impl AccountFixture for Fixture {
         type Limiter = Foreign;
 
-        fn fresh(&self, _: Instant) -> Arc<Foreign> {
+        fn fresh(&self, now: Instant) -> Arc<Foreign> {
             Arc::new(Foreign {
                 fault: self.0,
+                since: now,
                 key: AccountKey::new("foreign"),
                 out: Mutex::new(0),
             })
@@ -649,6 +671,7 @@ mod tests {
             (Fault::WakesOnGive, "ACC-5"),
             (Fault::LetsOthersPastTheShort, "revision"),
             (Fault::RefusesOnceItIsUsed, "revision"),
+            (Fault::ForgetsAReservationLater, "revision"),
         ] {
             let panic = catch_unwind(AssertUnwindSafe(|| check(&Fixture(fault))))
                 .expect_err("the kit passed an account that breaks a rule");

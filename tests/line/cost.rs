@@ -113,7 +113,7 @@ fn drain(line: &mut SteppedLine, mut holding: Vec<u64>, now: Instant) -> Vec<u64
     let mut order = Vec::new();
     while let Some(place) = holding.pop() {
         line.release(place, now).unwrap();
-        let granted = line.walk(now).unwrap().granted;
+        let granted = line.walk(now).unwrap().granted.clone();
         order.extend_from_slice(&granted);
         holding.extend(granted);
     }
@@ -229,7 +229,7 @@ fn a_heavy_demand_is_not_starved_by_thousands_of_small_ones() {
         let place = holding.pop().expect("nobody runs, and the heavy one waits");
         line.release(place, now).unwrap();
         releases += 1;
-        let granted = line.walk(now).unwrap().granted;
+        let granted = line.walk(now).unwrap().granted.clone();
         assert!(granted.is_empty() || granted == [heavy], "{granted:?}");
     }
     assert_eq!(releases, 8, "it goes once those before it are gone");

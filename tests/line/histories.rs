@@ -257,7 +257,7 @@ impl History {
 
     fn walk(&mut self) -> Result<(), TestCaseError> {
         let before = self.waiting();
-        let walked = self.line.walk(self.now).unwrap();
+        let walked = self.line.walk(self.now).unwrap().clone();
         self.next = walked.next;
         self.granted += walked.granted.len();
         self.ended += walked.granted.len() + walked.refused.len();

@@ -3,24 +3,22 @@
 //! # Invariants
 //!
 //! 1. Of an account that promises nothing, nothing is foreseen.
-//! 2. What a walk knows of an account is forgotten with the walk, and what fits there with the
-//!    next debit.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::groups::{Class, ClassId, GroupId, OfGroup, Parts, is_unheld};
+use super::keyed::Keyed;
+use super::seqs::Seq;
+use super::slots::{Known, Reserved, SlotId};
 use super::waiting::Waiting;
-use crate::admission::demand::{Demand, Entry};
-use crate::admission::ids::IdMap;
-use crate::admission::question::{earliest, fits, reserved_on, revision};
+use crate::admission::demand::{Demand, Filed};
+use crate::admission::question::{Shortfall, earliest, fits, reserved_on};
 
 /// How the line foresees a group.
 pub(super) enum Foresight {
     /// Somebody may be granted or refused.
-    Open {
-        /// The revisions of its accounts, if one has changed by itself: everyone is to be asked.
-        revised: Option<Vec<Option<u64>>>,
-    },
+    Open,
     /// Everyone in it is short on some entry.
     Closed {
         /// The classes with members that an entry would hold for the first time.
@@ -32,8 +30,6 @@ pub(super) enum Foresight {
     },
 }
 
-const OPEN: Foresight = Foresight::Open { revised: None };
-
 /// From where a walk looks.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
@@ -43,40 +39,14 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    fn fits(&self, entry: &dyn Entry) -> Option<bool> {
-        fits(entry, reserved_on(Some(self.head), entry), self.now)
+    pub(super) fn fits(&self, entry: &Filed) -> Option<bool> {
+        let reserved = reserved_on(Some(self.head), entry.account());
+        fits(&**entry, reserved, self.now)
     }
 
-    fn earliest(&self, entry: &dyn Entry) -> Option<Instant> {
-        earliest(entry, reserved_on(Some(self.head), entry), self.now)
-    }
-}
-
-/// What is known of an account in one walk.
-#[derive(Default)]
-pub(super) struct Known {
-    /// Which walk.
-    walk: u64,
-    revision: Option<u64>,
-    /// That the head is short on it, and when the clock alone closes that.
-    head: Option<Option<Instant>>,
-    /// So many amounts of so many units fit beside the head, until it is debited.
-    ample: Vec<(usize, u64)>,
-}
-
-impl Known {
-    /// Forgets what an earlier walk knew.
-    fn begin(&mut self, walk: u64, entry: &dyn Entry) {
-        self.walk = walk;
-        self.revision = revision(entry);
-        self.head = None;
-        self.ample.clear();
-    }
-
-    fn is_ample(&self, count: usize, units: u64) -> bool {
-        self.ample
-            .iter()
-            .any(|(known, most)| *known == count && units <= *most)
+    fn earliest(&self, entry: &Filed) -> Option<Instant> {
+        let reserved = reserved_on(Some(self.head), entry.account());
+        earliest(&**entry, reserved, self.now)
     }
 }
 
@@ -108,22 +78,88 @@ impl Short {
 }
 
 impl Waiting {
-    /// The head is short on the account of this entry.
-    pub(super) fn note_head_short(&mut self, entry: &dyn Entry, until: Option<Instant>) {
-        let walk = self.walk();
-        if let Some(known) = self.known_of(entry.key().id()) {
-            if known.walk != walk {
-                known.begin(walk, entry);
+    /// What the head reserves, and what it lacks. Nothing is known of an account that said "fits" and
+    /// then declined.
+    pub(super) fn note_head(&mut self, head: Seq, shortfall: &Shortfall) {
+        let class = self.places.class_of(head);
+        let Some(class) = class.and_then(|id| self.classes.get(id)) else {
+            return;
+        };
+        let Some(group) = self.groups.get(class.group) else {
+            return;
+        };
+        let entries = group.entries.iter().zip(&class.entries);
+        for (entry, (of_group, of_class)) in entries.enumerate() {
+            if let Some(slot) = self.slots.get_mut(of_group.slot) {
+                slot.known_in(self.walks).reserved = Some(Reserved {
+                    entry,
+                    asked: (of_group.count, of_class.units),
+                });
             }
-            known.head = Some(until);
+        }
+        let lacking = shortfall.entries.iter().filter(|_| !shortfall.declined);
+        for (index, until) in lacking {
+            let of_group = group.entries.get(*index);
+            if let Some(slot) = of_group.and_then(|it| self.slots.get_mut(it.slot)) {
+                slot.known.head = Some(*until);
+            }
+        }
+    }
+
+    /// The accounts of a demand that did not wait were debited.
+    pub(super) fn note_passed(&mut self, demand: &Demand) {
+        for entry in demand.entries() {
+            if let Some(slot) = self.slots.of(entry.account()) {
+                slot.forget_room();
+            }
         }
     }
 
     /// The accounts of this demand were debited.
     pub(super) fn note_debit(&mut self, demand: &Demand) {
         for entry in demand.entries() {
-            if let Some(known) = self.known_of(entry.key().id()) {
-                known.ample.clear();
+            if let Some(slot) = self.slots.of(entry.account()) {
+                slot.known.forget_ample();
+            }
+        }
+    }
+
+    /// Whether it is plain without a look at the groups that nobody behind the head can be granted
+    /// or refused, is to be held for the first time, or names an instant: everyone lacks an account
+    /// that the head lacks too, and that only an event fills.
+    pub(super) fn is_calm(&mut self, head: Seq, now: Instant) -> bool {
+        let Some(head) = self.places.get(head).filter(|_| self.unasked.is_empty()) else {
+            return false;
+        };
+        let (walk, groups) = (self.walks, self.groups.len());
+        let everyone_is_short = self
+            .slots
+            .iter()
+            .any(|slot| slot.groups == groups && slot.blocks_head(walk));
+        if !everyone_is_short {
+            return false;
+        }
+        let view = View {
+            head: &head.demand,
+            now,
+        };
+        let Some(restless) = self.slots.first_not_calm(walk, view, &mut self.gone) else {
+            return true;
+        };
+        let head = Arc::clone(&head.demand);
+        self.calm_down(restless, View { head: &head, now })
+    }
+
+    /// As much, when somebody may ask for more on this account than fits there.
+    #[cold]
+    fn calm_down(&mut self, mut restless: SlotId, view: View<'_>) -> bool {
+        loop {
+            // Whoever asked for the most may be gone, or held by now.
+            self.find_most(restless);
+            match self.slots.first_not_calm(self.walks, view, &mut self.gone) {
+                None => return true,
+                Some(id) if id <= restless => return false,
+                Some(id) => restless = id,
             }
         }
     }
@@ -137,30 +173,24 @@ impl Waiting {
             walk,
         }) = self.parts(id)
         else {
-            return OPEN;
+            return Foresight::Open;
         };
         // Entries are bits of a word below. Nobody has as many.
-        if group.sample.entries().len() > u64::BITS as usize {
-            return OPEN;
+        if group.entries.len() > u64::BITS as usize {
+            return Foresight::Open;
         }
-        let mut revised = false;
         let mut short = Short::default();
         // Somebody may have to be held for the first time.
         let mut unheld_matter = false;
         for (index, of_group) in group.entries.iter().enumerate() {
             let Some(slot) = slots.get_mut(of_group.slot) else {
-                return OPEN;
+                return Foresight::Open;
             };
-            let known = &mut slot.known;
-            if known.walk != walk
-                && let Some(entry) = group.sample.entries().get(index)
-            {
-                known.begin(walk, &**entry);
+            // A cap or a throttle was changed: everyone has to be asked.
+            if !slot.is_settled(walk) {
+                return Foresight::Open;
             }
-            if known.revision.is_none() {
-                return OPEN;
-            }
-            revised |= of_group.revision != known.revision;
+            let known = &slot.known;
             // What the head lacks alone is lacking beside it.
             if let Some(until) = known.head {
                 short.add(index, until);
@@ -172,13 +202,6 @@ impl Waiting {
                     .map_or(0, |(units, _)| *units);
                 unheld_matter |= !known.is_ample(of_group.count, most);
             }
-        }
-        if revised {
-            let entries = group.entries.iter();
-            let revisions = entries.map(|entry| slots.get(entry.slot)?.known.revision);
-            return Foresight::Open {
-                revised: Some(revisions.collect()),
-            };
         }
         if let Some((last, bound)) = short.longest
             && !unheld_matter
@@ -194,18 +217,18 @@ impl Waiting {
                 let smallest = of_group.smallest(classes);
                 let Some(entry) = smallest.and_then(|class| class.demand.entries().get(index))
                 else {
-                    return OPEN;
+                    return Foresight::Open;
                 };
                 // What is short for the least is short for more.
-                match view.fits(&**entry) {
+                match view.fits(entry) {
                     Some(true) => {}
-                    Some(false) => short.add(index, view.earliest(&**entry)),
-                    None => return OPEN,
+                    Some(false) => short.add(index, view.earliest(entry)),
+                    None => return Foresight::Open,
                 }
             }
         }
         let Some((last, bound)) = short.longest else {
-            return OPEN;
+            return Foresight::Open;
         };
         let mut unheld = Vec::new();
         for (index, of_group) in group.entries.iter_mut().enumerate() {
@@ -221,7 +244,7 @@ impl Waiting {
                 of_group.collect_short(index, classes, &mut slot.known, view, &mut unheld)
             });
             if asked.is_none() {
-                return OPEN;
+                return Foresight::Open;
             }
         }
         Foresight::Closed {
@@ -237,7 +260,7 @@ impl OfGroup {
     fn collect_unheld(
         &self,
         entry: usize,
-        classes: &IdMap<Class>,
+        classes: &Keyed<Class>,
         found: &mut Vec<(usize, ClassId)>,
     ) {
         let named = self.largest_unheld.iter().map(|(_, id)| *id);
@@ -251,7 +274,7 @@ impl OfGroup {
     fn collect_short(
         &mut self,
         entry: usize,
-        classes: &IdMap<Class>,
+        classes: &Keyed<Class>,
         known: &mut Known,
         view: View<'_>,
         found: &mut Vec<(usize, ClassId)>,
@@ -268,12 +291,11 @@ impl OfGroup {
                 continue;
             }
             let question = classes
-                .get(&id)
+                .get(id)
                 .and_then(|it| it.demand.entries().get(entry));
-            match question.and_then(|entry| view.fits(&**entry)) {
+            match question.and_then(|entry| view.fits(entry)) {
                 Some(true) => {
-                    known.ample.retain(|(other, _)| *other != count);
-                    known.ample.push((count, units));
+                    known.note_ample(count, units);
                     break;
                 }
                 Some(false) => {

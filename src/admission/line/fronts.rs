@@ -1,85 +1,106 @@
 //! The first member of each class of a group, in order.
+//!
+//! # Invariants
+//!
+//! 1. `queue` ascends. No place is in both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use super::groups::ClassId;
 use super::seqs::Seq;
 
-/// Most groups have one class, which costs no tree.
+/// A class comes in with its first member at the end of the line, most go from the front, and many
+/// groups have one class: a queue does for these. Those in front of one that goes from the middle
+/// move into the tree, and so does a class whose next member is not in front of the queue.
 #[derive(Debug, Default)]
-pub(super) enum Fronts {
-    #[default]
-    None,
-    One(Seq, ClassId),
-    Many(BTreeMap<Seq, ClassId>),
+pub(super) struct Fronts {
+    queue: VecDeque<(Seq, ClassId)>,
+    others: BTreeMap<Seq, ClassId>,
 }
 
 impl Fronts {
+    /// A class comes in, whose first member is behind all others.
     pub(super) fn insert(&mut self, seq: Seq, class: ClassId) {
-        match self {
-            Self::None => *self = Self::One(seq, class),
-            Self::One(other, of) => *self = Self::Many([(*other, *of), (seq, class)].into()),
-            Self::Many(fronts) => {
-                fronts.insert(seq, class);
-            }
-        }
+        self.queue.push_back((seq, class));
     }
 
     /// Takes a place out; puts `next` in, of the same class.
+    #[inline]
     pub(super) fn advance(&mut self, seq: Seq, next: Option<Seq>) {
-        match self {
-            Self::None => {}
-            Self::One(front, _) => match next {
-                Some(next) if *front == seq => *front = next,
-                None if *front == seq => *self = Self::None,
-                _ => {}
-            },
-            Self::Many(fronts) => {
-                let class = fronts.remove(&seq);
-                if let (Some(class), Some(next)) = (class, next) {
-                    fronts.insert(next, class);
+        let class = match self.queue.front() {
+            Some((first, class)) if *first == seq => {
+                let class = *class;
+                self.queue.pop_front();
+                Some(class)
+            }
+            _ => self.take(seq),
+        };
+        if let (Some(class), Some(next)) = (class, next) {
+            match self.queue.front() {
+                Some((first, _)) if *first < next => {
+                    self.others.insert(next, class);
                 }
+                _ => self.queue.push_front((next, class)),
             }
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::None => 0,
-            Self::One(..) => 1,
-            Self::Many(fronts) => fronts.len(),
+    fn take(&mut self, seq: Seq) -> Option<ClassId> {
+        if let Some(class) = self.others.remove(&seq) {
+            return Some(class);
         }
+        let index = self.index(seq)?;
+        self.others.extend(self.queue.drain(..index));
+        self.queue.pop_front().map(|(_, class)| class)
     }
 
+    fn index(&self, seq: Seq) -> Option<usize> {
+        self.queue.binary_search_by_key(&seq, |(seq, _)| *seq).ok()
+    }
+
+    /// How many of `queue` are at `seq` or before it.
+    fn queued_up_to(&self, seq: Seq) -> usize {
+        self.queue.partition_point(|(front, _)| *front <= seq)
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.queue.len() + self.others.len()
+    }
+
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     pub(super) fn get(&self, seq: Seq) -> Option<ClassId> {
-        match self {
-            Self::One(front, class) if *front == seq => Some(*class),
-            Self::None | Self::One(..) => None,
-            Self::Many(fronts) => fronts.get(&seq).copied(),
-        }
+        let queued = self.index(seq).and_then(|index| self.queue.get(index));
+        queued
+            .map(|(_, class)| *class)
+            .or_else(|| self.others.get(&seq).copied())
     }
 
     /// The first place behind `seq`.
     pub(super) fn after(&self, seq: Seq) -> Option<Seq> {
-        match self {
-            Self::One(front, _) if *front > seq => Some(*front),
-            Self::None | Self::One(..) => None,
-            Self::Many(fronts) => fronts.range(seq + 1..).next().map(|(front, _)| *front),
+        let queued = self
+            .queue
+            .get(self.queued_up_to(seq))
+            .map(|(front, _)| *front);
+        let behind = (Bound::Excluded(seq), Bound::Unbounded);
+        let other = self.others.range(behind).next().map(|(front, _)| *front);
+        match (queued, other) {
+            (Some(queued), Some(other)) => Some(queued.min(other)),
+            (queued, other) => queued.or(other),
         }
     }
 
     /// The classes whose first member is at `seq` or before it.
     pub(super) fn up_to(&self, seq: Seq) -> impl Iterator<Item = ClassId> {
-        let (one, many) = match self {
-            Self::One(front, class) if *front <= seq => (Some(*class), None),
-            Self::None | Self::One(..) => (None, None),
-            Self::Many(fronts) => (None, Some(fronts.range(..=seq))),
-        };
-        one.into_iter()
-            .chain(many.into_iter().flatten().map(|(_, class)| *class))
+        let queued = self.queue.range(..self.queued_up_to(seq));
+        let others = self.others.range(..=seq);
+        queued
+            .map(|(_, class)| *class)
+            .chain(others.map(|(_, class)| *class))
     }
 }

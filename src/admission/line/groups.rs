@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::foresight::Known;
+use super::Gone;
 use super::fronts::Fronts;
-use super::seqs::Seqs;
+use super::keyed::{Key, Keyed};
+use super::seqs::{Seq, Seqs};
+use super::slots::{SlotId, Slots};
+use super::unheld::Unheld;
 use crate::admission::demand::Demand;
-use crate::admission::ids::IdMap;
 
 /// Tells classes apart; never used again.
-pub(super) type ClassId = u64;
+pub(super) type ClassId = Key;
 /// Where a group is; used again when it is gone.
 pub(super) type GroupId = usize;
 
@@ -22,16 +24,18 @@ pub(super) struct Class {
     pub(super) group: GroupId,
     pub(super) demand: Arc<Demand>,
     pub(super) members: Seqs,
-    /// By entry: the members that it has not held yet.
-    pub(super) unheld: SmallVec<[Seqs; 2]>,
-    /// The hash that it is found by; none when its amounts cannot be hashed.
-    pub(super) shape: Option<u64>,
+    pub(super) entries: SmallVec<[OfClass; 2]>,
+}
+
+/// One entry of the demand of a class.
+pub(super) struct OfClass {
+    /// How many units it asks for.
+    pub(super) units: u64,
+    pub(super) unheld: Unheld,
 }
 
 /// Classes on the same accounts.
 pub(super) struct Group {
-    /// The demand of some class: its entries lead to the accounts.
-    pub(super) sample: Arc<Demand>,
     pub(super) fronts: Fronts,
     pub(super) entries: Vec<OfGroup>,
 }
@@ -39,30 +43,65 @@ pub(super) struct Group {
 /// One entry of all the demands of a group.
 pub(super) struct OfGroup {
     pub(super) account: u64,
-    /// Where the account is.
-    pub(super) slot: usize,
+    /// What is known of the account.
+    pub(super) slot: SlotId,
     /// How many amounts are asked of it.
     pub(super) count: usize,
     /// How many members it has not held yet.
     pub(super) unheld: usize,
-    /// The revision of its account under which every class has been asked.
-    pub(super) revision: Option<u64>,
     /// The classes by the units that they ask of it.
     pub(super) smallest: BinaryHeap<Reverse<(u64, ClassId)>>,
     /// Those with members that it has not held yet.
     pub(super) largest_unheld: BinaryHeap<(u64, ClassId)>,
 }
 
+impl Class {
+    /// Whether a member has not been held by this entry yet.
+    pub(super) fn has_unheld(&self, entry: usize) -> bool {
+        let entry = self.entries.get(entry);
+        entry.is_some_and(|entry| !entry.unheld.is_empty(&self.members))
+    }
+
+    /// The first member behind `seq` that this entry has not held yet.
+    pub(super) fn unheld_after(&self, entry: usize, seq: Seq) -> Option<Seq> {
+        self.entries.get(entry)?.unheld.after(seq, &self.members)
+    }
+}
+
 impl OfGroup {
     /// The class that asks for the fewest units.
-    pub(super) fn smallest<'a>(&mut self, classes: &'a IdMap<Class>) -> Option<&'a Class> {
+    pub(super) fn smallest<'a>(&mut self, classes: &'a Keyed<Class>) -> Option<&'a Class> {
         while let Some(Reverse((_, id))) = self.smallest.peek() {
-            if let Some(class) = classes.get(id) {
+            if let Some(class) = classes.get(*id) {
                 return Some(class);
             }
             self.smallest.pop();
         }
         None
+    }
+
+    /// The class that asks for the most units of those with a member that this entry has not held.
+    pub(super) fn largest_unheld<'a>(
+        &mut self,
+        entry: usize,
+        classes: &'a Keyed<Class>,
+    ) -> Option<(u64, &'a Class)> {
+        while let Some((units, id)) = self.largest_unheld.peek() {
+            if is_unheld(classes, *id, entry) {
+                return Some((*units, classes.get(*id)?));
+            }
+            self.largest_unheld.pop();
+        }
+        None
+    }
+
+    /// A member that the entry had not held is held now, or gone.
+    #[inline]
+    pub(super) fn leave_unheld(&mut self, slots: &mut Slots, gone: &mut Gone) {
+        self.unheld -= 1;
+        if let Some(slot) = slots.get_mut(self.slot) {
+            slot.leave_unheld(gone);
+        }
     }
 }
 
@@ -71,7 +110,7 @@ impl Group {
     pub(super) fn shares(&self, demand: &Demand) -> bool {
         self.entries.iter().any(|entry| {
             let mut theirs = demand.entries().iter();
-            theirs.any(|it| it.key().id() == entry.account)
+            theirs.any(|it| it.account() == entry.account)
         })
     }
 
@@ -79,30 +118,20 @@ impl Group {
     pub(super) fn touches(&self, other: &Group) -> bool {
         self.entries
             .iter()
-            .any(|entry| other.entries.iter().any(|it| it.account == entry.account))
+            .any(|entry| other.entries.iter().any(|it| it.slot == entry.slot))
     }
-}
-
-/// An account that groups have in common, with what a walk knows of it.
-pub(super) struct Slot {
-    pub(super) id: u64,
-    pub(super) groups: usize,
-    pub(super) known: Known,
 }
 
 /// One group, and what is needed to look at it.
 pub(super) struct Parts<'a> {
-    pub(super) classes: &'a IdMap<Class>,
+    pub(super) classes: &'a Keyed<Class>,
     pub(super) group: &'a mut Group,
-    pub(super) slots: &'a mut [Slot],
+    pub(super) slots: &'a mut Slots,
     /// Which walk it is.
     pub(super) walk: u64,
 }
 
 /// Whether a member of this class has not been held by this entry yet.
-pub(super) fn is_unheld(classes: &IdMap<Class>, id: ClassId, entry: usize) -> bool {
-    classes
-        .get(&id)
-        .and_then(|class| class.unheld.get(entry))
-        .is_some_and(|unheld| !unheld.is_empty())
+pub(super) fn is_unheld(classes: &Keyed<Class>, id: ClassId, entry: usize) -> bool {
+    classes.get(id).is_some_and(|class| class.has_unheld(entry))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Line, Verdict, deliver, earlier};
+use super::{Line, earlier};
 use crate::admission::outbox::Outbox;
 use crate::admission::question::{Defect, Look, look};
 
@@ -16,43 +16,33 @@ impl Line {
         self.unwalked = false;
         self.memory.look(out);
         let mut next = None;
-        let mut from = 0;
-        while let Some(seq) = self.waiting.first_from(from) {
-            from = seq + 1;
+        let mut place = self.waiting.places.first().map(|(seq, _)| seq);
+        while let Some(seq) = place {
+            place = self.waiting.places.behind(seq);
             if !self.memory.passes(now) {
                 self.waiting.note_held_on_memory(seq);
-                if let Some(waiter) = self.waiting.waiter_mut(seq) {
+                if let Some(waiter) = self.waiting.places.get_mut(seq) {
                     self.memory.hold(waiter, now, out);
                 }
                 next = earlier(next, self.memory.earliest(now));
                 continue;
             }
-            let Some((head, first)) = self.waiting.head() else {
+            let Some((head, first)) = self.waiting.places.first() else {
                 break;
             };
-            let ahead = (head != seq).then(|| first.ask.demand.clone());
-            let Some(demand) = self.waiting.waiter_mut(seq).map(|it| it.ask.demand.clone()) else {
+            let ahead = (head != seq).then(|| first.demand.clone());
+            let Some(demand) = self.waiting.places.get_mut(seq).map(|it| it.demand.clone()) else {
                 break;
             };
             match look(&demand, ahead.as_deref(), now)? {
-                Look::Granted => {
-                    if let Some(waiter) = self.waiting.remove(seq) {
-                        let waits = self.granted(&waiter, now, out);
-                        deliver(*waiter, Verdict::Granted(waits), out);
-                    }
-                }
+                Look::Granted => self.grant(seq, now, out),
                 Look::Refused {
                     entry,
                     error,
                     reason,
-                } => {
-                    if let Some(waiter) = self.waiting.remove(seq) {
-                        self.rejected(&waiter, Some(entry), reason, now, out);
-                        deliver(*waiter, Verdict::Refused(error), out);
-                    }
-                }
+                } => self.refuse(seq, (entry, error, reason), now, out),
                 Look::Short(shortfall) => {
-                    if let Some(waiter) = self.waiting.waiter_mut(seq) {
+                    if let Some(waiter) = self.waiting.places.get_mut(seq) {
                         let first = self.accounts.hold(waiter, shortfall.indices(), now, out);
                         for entry in first {
                             self.waiting.note_held(seq, entry);

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use super::keyed::Key;
+
 /// A place in the line; a later arrival has a greater one.
-pub(super) type Seq = u64;
+pub(in crate::admission) type Seq = Key;
 
 /// Places in ascending order. Most have one at most, which costs no allocation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum Seqs {
     #[default]
     None,
@@ -25,6 +27,7 @@ impl Seqs {
     }
 
     /// Takes a place out, and answers whether it was there.
+    #[inline]
     pub(super) fn remove(&mut self, seq: Seq) -> bool {
         match self {
             Self::One(first) if *first == seq => {
@@ -42,10 +45,12 @@ impl Seqs {
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.first().is_none()
     }
 
+    #[inline]
     pub(super) fn first(&self) -> Option<Seq> {
         match self {
             Self::None => None,

@@ -1,0 +1,409 @@
+//! The accounts that waiters ask of, and what walks know of each.
+//!
+//! # Invariants
+//!
+//! 1. Every account of a group has one slot, which is gone when no group has the account.
+//! 2. A slot counts the members of all its groups that its account has not held yet.
+//! 3. Of those, nobody asks for more than `most` names, by the count of amounts.
+//! 4. What a walk knows of an account is forgotten with the walk, and what fits there with the
+//!    next debit. Only the room of `most` outlasts both: it shrinks with each debit, and is gone when
+//!    the revision changes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use slab::Slab;
+
+use super::Gone;
+use super::foresight::View;
+use crate::admission::demand::{Demand, Filed};
+use crate::admission::ids::IdMap;
+use crate::admission::question::revision;
+use crate::unwind::contain;
+
+pub(super) type SlotId = usize;
+
+#[derive(Default)]
+pub(super) struct Slots {
+    slots: Slab<Slot>,
+    by_account: IdMap<SlotId>,
+}
+
+/// An account that groups have in common.
+pub(super) struct Slot {
+    account: u64,
+    /// How many groups have it.
+    pub(super) groups: usize,
+    /// Leads to the account.
+    sample: Question,
+    /// The revision under which every class on it has been asked.
+    pub(super) asked_under: Option<u64>,
+    pub(super) unheld: usize,
+    /// One for each count of amounts.
+    most: Vec<Most>,
+    pub(super) known: Known,
+}
+
+/// One entry of a demand.
+#[derive(Clone)]
+pub(super) struct Question {
+    demand: Arc<Demand>,
+    index: usize,
+}
+
+impl Question {
+    pub(super) fn new(demand: &Arc<Demand>, index: usize) -> Self {
+        Self {
+            demand: Arc::clone(demand),
+            index,
+        }
+    }
+
+    #[inline]
+    fn entry(&self) -> Option<&Filed> {
+        self.demand.entries().get(self.index)
+    }
+}
+
+/// At least the most that somebody whom the account has not held yet asks of it.
+struct Most {
+    count: usize,
+    units: u64,
+    question: Question,
+    /// So many times the most fits beside itself. Every debit of no more than that takes one off.
+    room: usize,
+    /// So much room is asked for at once: that spares the questions of as many walks.
+    asked: usize,
+    /// What is asked for: the most so many times, and how many.
+    copies: Option<(usize, Arc<Demand>)>,
+}
+
+/// As much room as is ever asked for.
+const MUCH_ROOM: usize = 32;
+
+impl Most {
+    fn new((count, units): (usize, u64), question: Question) -> Self {
+        Self {
+            count,
+            units,
+            question,
+            room: 0,
+            asked: MUCH_ROOM,
+            copies: None,
+        }
+    }
+
+    fn leave(self, gone: &mut Gone) {
+        gone.push(self.question.demand);
+        gone.extend(self.copies.map(|(_, copies)| copies));
+    }
+
+    /// Whether amounts are no more than the most.
+    fn covers(&self, (count, units): (usize, u64)) -> bool {
+        self.count == count && units <= self.units
+    }
+
+    /// Whether it is known to fit beside what the head reserves.
+    #[inline]
+    fn has_room(&self, reserved: Option<&Reserved>) -> bool {
+        self.room > 0 && reserved.is_none_or(|reserved| self.covers(reserved.asked))
+    }
+
+    /// Whether it fits beside what the head reserves. The account is asked, and may panic.
+    #[inline(never)]
+    fn fits(&mut self, reserved: Option<&Reserved>, view: View<'_>, gone: &mut Gone) -> bool {
+        self.ask_for_room(view.now, gone);
+        if self.has_room(reserved) {
+            return true;
+        }
+        let reserved = reserved.and_then(|it| view.head.entries().get(it.entry));
+        let entry = self.question.entry();
+        let fits = entry.map(|entry| entry.fits(reserved.map(|it| &**it), view.now));
+        matches!(fits, Some(Ok(true)))
+    }
+
+    fn ask_for_room(&mut self, now: Instant, gone: &mut Gone) {
+        let Some(entry) = self.question.entry().filter(|_| self.room == 0) else {
+            return;
+        };
+        let asked = self.asked;
+        if self
+            .copies
+            .as_ref()
+            .is_none_or(|(times, _)| *times != asked)
+        {
+            let copies = Some((asked, Arc::new(entry.times(asked))));
+            let other = std::mem::replace(&mut self.copies, copies);
+            gone.extend(other.map(|(_, copies)| copies));
+        }
+        let copies = self.copies.as_ref();
+        let copies = copies.and_then(|(_, copies)| copies.entries().first());
+        if copies.is_some() && matches!(entry.fits(copies.map(|it| &**it), now), Ok(true)) {
+            self.room = asked;
+            self.asked = MUCH_ROOM.min(asked * 2);
+        } else {
+            self.asked = (asked / 2).max(1);
+        }
+    }
+}
+
+/// What the head has set aside on an account.
+#[derive(Clone, Copy)]
+pub(super) struct Reserved {
+    /// By which entry of its demand.
+    pub(super) entry: usize,
+    /// So many amounts of so many units.
+    pub(super) asked: (usize, u64),
+}
+
+/// What is known of an account in one walk.
+#[derive(Default)]
+pub(super) struct Known {
+    /// Which walk.
+    walk: u64,
+    /// Its revision, once it was asked for it.
+    revision: Option<Option<u64>>,
+    /// That the head is short on it, and when the clock alone closes that.
+    pub(super) head: Option<Option<Instant>>,
+    pub(super) reserved: Option<Reserved>,
+    /// So many amounts of so many units fit beside the head, until it is debited.
+    ample: Vec<(usize, u64)>,
+}
+
+impl Known {
+    #[inline]
+    pub(super) fn is_ample(&self, count: usize, units: u64) -> bool {
+        self.ample
+            .iter()
+            .any(|(known, most)| *known == count && units <= *most)
+    }
+
+    pub(super) fn note_ample(&mut self, count: usize, units: u64) {
+        match self.ample.iter_mut().find(|(known, _)| *known == count) {
+            Some((_, most)) => *most = units,
+            None => self.ample.push((count, units)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn forget_ample(&mut self) {
+        if !self.ample.is_empty() {
+            self.ample.clear();
+        }
+    }
+}
+
+impl Slot {
+    /// What this walk knows.
+    #[inline]
+    pub(super) fn known_in(&mut self, walk: u64) -> &mut Known {
+        let known = &mut self.known;
+        if known.walk != walk {
+            known.walk = walk;
+            known.revision = None;
+            known.head = None;
+            known.reserved = None;
+            known.forget_ample();
+        }
+        known
+    }
+
+    /// Whether every class on it has been asked as the account now is. An account that fails to say
+    /// is not settled.
+    pub(super) fn is_settled(&mut self, walk: u64) -> bool {
+        let revision = match self.known_in(walk).revision {
+            Some(revision) => revision,
+            None => {
+                let revision = self.sample.entry().and_then(|entry| revision(&**entry));
+                self.known.revision = Some(revision);
+                revision
+            }
+        };
+        revision.is_some() && revision == self.asked_under
+    }
+
+    /// Whether the account is as it was when every class on it was asked.
+    pub(super) fn was_asked_as_now(&self, entry: &Filed) -> bool {
+        let revision = revision(&**entry);
+        revision.is_some() && revision == self.asked_under
+    }
+
+    /// Whether the head lacks it, and only an event fills it.
+    #[inline]
+    pub(super) fn blocks_head(&self, walk: u64) -> bool {
+        self.known.walk == walk && self.known.head == Some(None)
+    }
+
+    /// Whether nobody on it can be refused, or has to be held on it for the first time. The account
+    /// is asked, and may panic.
+    #[inline]
+    fn is_calm(&mut self, walk: u64, view: View<'_>, gone: &mut Gone) -> bool {
+        let revision = self.sample.entry().and_then(|entry| entry.revision());
+        if revision.is_none() || revision != self.asked_under {
+            return false;
+        }
+        if self.unheld == 0 {
+            return true;
+        }
+        let (head, reserved) = match self.known.walk == walk {
+            true => (self.known.head, self.known.reserved),
+            false => (None, None),
+        };
+        let reserved = reserved.as_ref();
+        head.is_none()
+            && self
+                .most
+                .iter_mut()
+                .all(|most| most.has_room(reserved) || most.fits(reserved, view, gone))
+    }
+
+    /// A member of a group was granted so much of it.
+    #[inline]
+    pub(super) fn debit(&mut self, asked: (usize, u64)) {
+        for most in &mut self.most {
+            most.room = if most.covers(asked) {
+                most.room.saturating_sub(1)
+            } else {
+                0
+            };
+        }
+    }
+
+    /// Nothing is known any more of what fits.
+    pub(super) fn forget_room(&mut self) {
+        self.most.iter_mut().for_each(|most| most.room = 0);
+    }
+
+    /// Somebody whom the account has not held may ask for so much. What is named no more goes to
+    /// `gone`.
+    pub(super) fn note_most(
+        &mut self,
+        (count, units): (usize, u64),
+        question: Question,
+        gone: &mut Gone,
+    ) {
+        let known = self.most.iter_mut().find(|known| known.count == count);
+        match known {
+            Some(known) if known.units >= units => gone.push(question.demand),
+            Some(known) => {
+                let less = std::mem::replace(known, Most::new((count, units), question));
+                less.leave(gone);
+            }
+            None => self.most.push(Most::new((count, units), question)),
+        }
+    }
+
+    /// A member that the account had not held is held now, or gone.
+    #[inline]
+    pub(super) fn leave_unheld(&mut self, gone: &mut Gone) {
+        self.unheld -= 1;
+        if self.unheld == 0 {
+            self.forget_most(gone);
+        }
+    }
+
+    pub(super) fn forget_most(&mut self, gone: &mut Gone) {
+        self.most.drain(..).for_each(|most| most.leave(gone));
+    }
+}
+
+impl Slots {
+    /// The slot of the account that this entry asks, for one group more.
+    pub(super) fn enter(&mut self, entry: &Filed, question: Question) -> SlotId {
+        let account = entry.account();
+        if let Some(id) = self.by_account.get(&account)
+            && let Some(slot) = self.slots.get_mut(*id)
+        {
+            slot.groups += 1;
+            return *id;
+        }
+        let id = self.slots.insert(Slot {
+            account,
+            groups: 1,
+            asked_under: revision(&**entry),
+            sample: question,
+            unheld: 0,
+            most: Vec::new(),
+            known: Known::default(),
+        });
+        self.by_account.insert(account, id);
+        id
+    }
+
+    /// A group less. What is named no more goes to `gone`.
+    pub(super) fn leave(&mut self, id: SlotId, gone: &mut Gone) {
+        let Some(slot) = self.slots.get_mut(id) else {
+            return;
+        };
+        slot.groups -= 1;
+        if slot.groups == 0
+            && let Some(mut slot) = self.slots.try_remove(id)
+        {
+            self.by_account.remove(&slot.account);
+            slot.forget_most(gone);
+            gone.push(slot.sample.demand);
+        }
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
+        self.slots.get_mut(id)
+    }
+
+    /// The slot of an account, if a group has it.
+    pub(super) fn of(&mut self, account: u64) -> Option<&mut Slot> {
+        let id = self.by_account.get(&account)?;
+        self.slots.get_mut(*id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().map(|(_, slot)| slot)
+    }
+
+    /// The first slot by id on which somebody may be refused, or held for the first time.
+    pub(super) fn first_not_calm(
+        &mut self,
+        walk: u64,
+        view: View<'_>,
+        gone: &mut Gone,
+    ) -> Option<SlotId> {
+        let mut at = None;
+        // One that panics is not calm either.
+        let _asked = contain("limiter", || {
+            for (id, slot) in &mut self.slots {
+                at = Some(id);
+                if !slot.is_calm(walk, view, gone) {
+                    return;
+                }
+            }
+            at = None;
+        });
+        at
+    }
+
+    /// This walk has asked every class.
+    pub(super) fn note_asked(&mut self, walk: u64) {
+        for (_, slot) in &mut self.slots {
+            if slot.known.walk == walk
+                && let Some(revision) = slot.known.revision
+                && slot.asked_under != revision
+            {
+                slot.asked_under = revision;
+                slot.forget_room();
+            }
+        }
+    }
+
+    /// Whether the slots are these, with so many groups and unheld members.
+    #[cfg(any(test, debug_assertions))]
+    pub(super) fn check_invariants(&self, by_account: &IdMap<(usize, usize)>) {
+        assert_eq!(self.slots.len(), by_account.len(), "invariant 1");
+        assert_eq!(self.by_account.len(), by_account.len(), "invariant 1");
+        for (id, slot) in &self.slots {
+            assert_eq!(self.by_account.get(&slot.account), Some(&id), "invariant 1");
+            let counted = by_account.get(&slot.account);
+            assert_eq!(counted, Some(&(slot.groups, slot.unheld)), "invariant 2");
+            assert_eq!(slot.unheld == 0, slot.most.is_empty(), "invariant 3");
+        }
+    }
+}
