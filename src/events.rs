@@ -31,6 +31,7 @@ mod bus;
 #[cfg(test)]
 mod bus_tests;
 mod consumer;
+mod delivery;
 mod event;
 mod filter;
 mod gate;
@@ -50,8 +51,8 @@ mod shape_tests;
 mod subscription;
 
 pub use app::{AppEvent, AppEventEnvelope};
-pub(crate) use bus::Overflow;
 pub use bus::{BusError, MessageBus, StopReport};
+pub(crate) use delivery::Overflow;
 pub use event::Event;
 pub use filter::EventFilter;
 pub use kind::{EventFamily, EventKind};

@@ -4,39 +4,38 @@
 //!
 //! 1. A publisher waits for nobody. It goes through the list in `kept` while it holds that lock,
 //!    which everybody only tries; whoever does not get it takes the roster's, shared, for as long
-//!    as it takes to clone one `Arc`, and whoever holds that exclusively only exchanges lists.
-//! 2. `edition` changes with the roster, under the roster's lock, before a change is answered. So
-//!    the list in `kept` is the roster's if its edition is the one that a publisher reads.
+//!    as it takes to clone one `Arc`, and whoever holds that exclusively only exchanges lists
+//!    (`delivery.rs`).
+//! 2. `edition` changes with the roster, under the roster's lock, before a change is answered.
 //! 3. `union` is the union of the masks of the active lanes while the bus runs, else 0; it is
 //!    written under the roster's lock only. So a publisher that reads no bit of its event there
 //!    has nobody to tell, and neither locks nor allocates (BUS-8).
 //! 4. A lane that drains has a `Close` in its queue, or gets it at once.
-//! 5. Nothing foreign runs under the roster's lock, and no list is dropped there. No event is
-//!    dropped for the last time under `kept`'s.
+//! 5. Nothing foreign runs under the roster's lock, and no list is dropped there.
 //! 6. A publication logs nothing itself. Whoever publishes under a lock of the runtime's logs
 //!    [`Overflow`] after it: a logger is the program's, and may publish in its turn.
 
 use std::fmt;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 
 use super::consumer::Consumer;
+use super::delivery::{Kept, Overflow, drop_unheard};
 use super::event::Event;
 use super::filter::EventFilter;
 use super::gate::Gate;
 use super::kind::EventKind;
-use super::lane::{self, Control, Lane, Refused, Shared};
+use super::lane::{self, Control, Lane, Shared};
 use super::observer::Observer;
-use super::roster::{BusPhase, Identity, Lanes, Refusal, Roster};
+use super::roster::{BusPhase, Identity, Refusal, Roster};
 use super::subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};
 use crate::clock::Clock;
 use crate::job::behalf;
 use crate::job::snapshot::JobProfile;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, RwLock, thread};
+use crate::sync::{Mutex, RwLock, thread};
 use crate::threads::{DEFAULT_STACK, Threads, derived_cap};
 use crate::unwind::catch;
 
@@ -60,16 +59,16 @@ pub struct MessageBus {
 }
 
 pub(super) struct Inner {
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     threads: Arc<Threads>,
     queue_limit: u64,
-    union: AtomicU64,
+    pub(super) union: AtomicU64,
     /// How often the roster has changed.
-    edition: AtomicU64,
+    pub(super) edition: AtomicU64,
     last_id: AtomicU64,
-    roster: RwLock<Roster>,
+    pub(super) roster: RwLock<Roster>,
     /// Beside the roster, for one publisher at a time.
-    kept: CachePadded<Mutex<Kept>>,
+    pub(super) kept: CachePadded<Mutex<Kept>>,
 }
 
 /// Why an operation on the bus was refused.
@@ -379,155 +378,11 @@ fn refused(refusal: Refusal) -> Result<Subscription, SubscribeError> {
     }
 }
 
-/// What is to be logged about subscriptions that had no room for an event.
-#[derive(Debug, Default)]
-#[must_use = "dropped events are to be logged, once no lock is held"]
-pub(crate) struct Overflow {
-    lines: Vec<String>,
-}
-
-impl Overflow {
-    #[inline]
-    pub(crate) fn log(self) {
-        if !self.lines.is_empty() {
-            self.log_lines();
-        }
-    }
-
-    #[cold]
-    fn log_lines(self) {
-        for line in self.lines {
-            log::error!("{line}");
-        }
-    }
-
-    pub(crate) fn into_lines(self) -> Vec<String> {
-        self.lines
-    }
-}
-
-/// It may hold the last reference to a value of the user's.
-fn drop_unheard<T>(event: T) {
-    let _ = catch(move || drop(event));
-}
-
-/// The list of lanes of one edition, kept for the next publisher.
-#[derive(Debug, Default)]
-struct Kept {
-    edition: u64,
-    lanes: Lanes,
-}
-
-/// A list of lanes that a publisher may go through.
-enum Found<'a> {
-    Kept(MutexGuard<'a, Kept>),
-    Own(Lanes),
-}
-
-impl Deref for Found<'_> {
-    type Target = [Arc<Lane>];
-
-    fn deref(&self) -> &Self::Target {
-        match self {
-            Self::Kept(kept) => &kept.lanes,
-            Self::Own(lanes) => lanes,
-        }
-    }
-}
-
-/// The lanes as a publisher found them, and the first that wants the event.
-struct Wanted<'a> {
-    lanes: Found<'a>,
-    first: usize,
-    /// Of the event's kind.
-    bit: u64,
-}
-
 impl Inner {
     /// The roster has changed. Called under its lock.
     fn refresh(&self, roster: &Roster) {
         self.edition.fetch_add(1, Ordering::Release);
         self.union.store(roster.union(), Ordering::Release);
-    }
-
-    /// Lets go of a list that is no longer the roster's, if no publisher goes through it now: then
-    /// the next one does.
-    fn forget_kept(&self) {
-        let before = self
-            .kept
-            .try_lock()
-            .map(|mut kept| std::mem::take(&mut *kept));
-        drop(before);
-    }
-
-    fn lanes(&self) -> Found<'_> {
-        let edition = self.edition.load(Ordering::Acquire);
-        match self.kept.try_lock() {
-            Some(kept) if kept.edition == edition => Found::Kept(kept),
-            Some(kept) => self.renewed(kept),
-            None => Found::Own(self.roster.read().active()),
-        }
-    }
-
-    #[cold]
-    fn renewed<'a>(&self, mut kept: MutexGuard<'a, Kept>) -> Found<'a> {
-        *kept = {
-            let roster = self.roster.read();
-            Kept {
-                // Changes under the roster's lock only.
-                edition: self.edition.load(Ordering::Relaxed),
-                lanes: roster.active(),
-            }
-        };
-        Found::Kept(kept)
-    }
-
-    fn wanted_of(&self, event: &Event) -> Option<Wanted<'_>> {
-        self.wanted(event.kind(), event.subject())
-    }
-
-    fn wanted(&self, kind: EventKind, subject: Option<&JobProfile>) -> Option<Wanted<'_>> {
-        let bit = kind.bit();
-        if self.union.load(Ordering::Acquire) & bit == 0 {
-            return None;
-        }
-        let lanes = self.lanes();
-        let first = lanes.iter().position(|lane| lane.may_want(bit, subject))?;
-        Some(Wanted { lanes, first, bit })
-    }
-
-    fn deliver(&self, wanted: Wanted<'_>, event: Arc<Event>) -> Overflow {
-        let mut overflow = Overflow::default();
-        let bit = wanted.bit;
-        let alone = matches!(wanted.lanes, Found::Kept(_));
-        let lanes = &wanted.lanes[wanted.first..];
-        let Some(last) = lanes.iter().rposition(|lane| lane.wants(bit, &event)) else {
-            drop(wanted);
-            drop_unheard(event);
-            return overflow;
-        };
-        for lane in &lanes[..last] {
-            if lane.wants(bit, &event)
-                && let Err(refused) = lane.push(Arc::clone(&event), alone)
-            {
-                self.note(lane, &refused, &mut overflow);
-            }
-        }
-        // The last one gets the publisher's own reference: one count less to move.
-        if let Err(refused) = lanes[last].push(event, alone) {
-            self.note(&lanes[last], &refused, &mut overflow);
-            let event = refused.into_event();
-            drop(wanted);
-            drop_unheard(event);
-        }
-        overflow
-    }
-
-    #[cold]
-    fn note(&self, lane: &Lane, refused: &Refused, overflow: &mut Overflow) {
-        if let Refused::Full(_) = refused {
-            overflow.lines.extend(lane.report(&*self.clock));
-        }
     }
 
     /// Ends a subscription, and says whether it was still on. Never waits: what is enqueued is
