@@ -12,7 +12,7 @@ use crate::Effort;
 use crate::report::{Row, median};
 
 /// A running dispatcher, and jobs that need three accounts.
-struct Bench {
+pub(crate) struct Bench {
     dispatcher: JobDispatcher,
     workflow: Workflow,
     http: Arc<CountingGate>,
@@ -21,7 +21,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(subscribers: usize) -> Self {
+    pub(crate) fn start(subscribers: usize) -> Self {
         let dispatcher = JobDispatcher::builder().build().unwrap();
         dispatcher.start().unwrap();
         for _ in 0..subscribers {
@@ -41,7 +41,7 @@ impl Bench {
         }
     }
 
-    fn submit(&self) -> JobHandle<()> {
+    pub(crate) fn submit(&self) -> JobHandle<()> {
         let (http, slots) = (Arc::clone(&self.http), Arc::clone(&self.slots));
         let tokens = Arc::clone(&self.tokens);
         let needs = move || {
