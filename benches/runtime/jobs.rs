@@ -22,11 +22,16 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn start(subscribers: usize) -> Self {
+        Self::told(subscribers, &EventFilter::all())
+    }
+
+    /// With subscribers that hear what passes the filter.
+    pub(crate) fn told(subscribers: usize, filter: &EventFilter) -> Self {
         let dispatcher = JobDispatcher::builder().build().unwrap();
         dispatcher.start().unwrap();
         for _ in 0..subscribers {
             dispatcher
-                .subscribe(EventFilter::all(), Arc::new(|_: &Arc<Event>| {}))
+                .subscribe(filter.clone(), Arc::new(|_: &Arc<Event>| {}))
                 .unwrap()
                 .detach();
         }

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
+use nucleo_runtime::events::{EventFilter, EventKind};
 
 use crate::jobs;
 use crate::report::median;
@@ -30,6 +31,9 @@ struct Bare {
     /// The process's resident memory, read when the job comes and when it ends.
     statm: Option<Arc<File>>,
     subscribers: Vec<Sender<Told>>,
+    /// How many events each of them gets: what a job says of itself (4), or that and what it takes and
+    /// gives back (9).
+    events: usize,
 }
 
 /// Where a caller waits, as at a job's handle.
@@ -68,7 +72,7 @@ impl Bare {
         }
     }
 
-    fn told_to(subscribers: usize) -> Self {
+    fn told_to(subscribers: usize, events: usize) -> Self {
         let subscribe = |_| {
             let (to, from) = unbounded::<Told>();
             // Sleeps whenever there is nothing, and ends with the last sender.
@@ -77,6 +81,7 @@ impl Bare {
         };
         Self {
             subscribers: (0..subscribers).map(subscribe).collect(),
+            events,
             ..Self::gated()
         }
     }
@@ -88,26 +93,28 @@ impl Bare {
         }
     }
 
-    fn tell(&self) {
+    fn tell(&self, events: usize) {
         if self.subscribers.is_empty() {
             return;
         }
-        let told = Arc::new([0; 24]);
-        for to in &self.subscribers {
-            let _ = to.send(Arc::clone(&told));
+        for _ in 0..events {
+            let told = Arc::new([0; 24]);
+            for to in &self.subscribers {
+                let _ = to.send(Arc::clone(&told));
+            }
         }
     }
 
     fn submit(self: &Arc<Self>) -> Arc<Handle> {
         let handle = Arc::new(Handle::default());
         let (bare, answer) = (Arc::clone(self), Arc::clone(&handle));
-        self.tell();
+        // One says that it was submitted, two that it is over, and the others come in between.
+        self.tell(1);
         let work = move || {
             bare.read_memory();
-            bare.tell();
+            bare.tell(bare.events.saturating_sub(3));
             bare.read_memory();
-            bare.tell();
-            bare.tell();
+            bare.tell(2);
             answer.answer();
         };
         let mut builder = thread::Builder::new();
@@ -175,10 +182,14 @@ fn one_at_a_time() -> Vec<Step> {
             ONE_BY_ONE
         })
     };
-    let job = |subscribers: usize| {
-        let bench = jobs::Bench::start(subscribers);
-        let name = format!("a job of the runtime, {subscribers} subscribers");
-        step(&name, move || {
+    let of_itself = EventFilter::all()
+        .kind(EventKind::JobScheduled)
+        .kind(EventKind::JobStarted)
+        .kind(EventKind::JobCompleted)
+        .kind(EventKind::WorkflowComplete);
+    let job = |name: &str, subscribers: usize, filter: &EventFilter| {
+        let bench = jobs::Bench::told(subscribers, filter);
+        step(name, move || {
             for _ in 0..ONE_BY_ONE {
                 bench.submit().get().unwrap();
             }
@@ -190,11 +201,23 @@ fn one_at_a_time() -> Vec<Step> {
         bare("a handle instead of the join", Bare::default()),
         bare("and a name", Bare::named()),
         bare("and two looks at the process's memory", Bare::gated()),
-        bare("and four events to 1 subscriber", Bare::told_to(1)),
-        bare("the same to 8 subscribers", Bare::told_to(8)),
-        job(0),
-        job(1),
-        job(8),
+        bare("and 4 events to 1 subscriber", Bare::told_to(1, 4)),
+        bare("and 9 events to 1 subscriber", Bare::told_to(1, 9)),
+        bare("and 4 events to 8 subscribers", Bare::told_to(8, 4)),
+        bare("and 9 events to 8 subscribers", Bare::told_to(8, 9)),
+        job("a job of the runtime", 0, &of_itself),
+        job("its own 4 events to 1 subscriber", 1, &of_itself),
+        job(
+            "all of its 9 events to 1 subscriber",
+            1,
+            &EventFilter::all(),
+        ),
+        job("its own 4 events to 8 subscribers", 8, &of_itself),
+        job(
+            "all of its 9 events to 8 subscribers",
+            8,
+            &EventFilter::all(),
+        ),
     ]
 }
 
