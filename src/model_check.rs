@@ -75,7 +75,7 @@ fn handle_against_two_settlers() {
         thread::spawn(move || {
             if job.take_settlement() {
                 *settled.lock() += 1;
-                job.end(state).unwrap();
+                job.end(state, job.clock().wall()).unwrap();
                 job.settle(outcome.map(|value| Arc::new(value) as _));
             }
         })

@@ -11,6 +11,7 @@
 //!    side raises `starved` before its last try, the giving side lowers `live` before it reads
 //!    `starved`, both sequentially consistent, so one of them sees the other.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -21,8 +22,10 @@ use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, thread};
 
 mod limits;
+mod slot;
 
 pub(crate) use limits::derived_cap;
+pub(crate) use slot::Slot;
 
 /// The stack of a job's thread unless the builder says otherwise: what the standard library takes.
 pub(crate) const DEFAULT_STACK: usize = 2 * 1024 * 1024;
@@ -200,13 +203,18 @@ const NAME_BYTES: usize = 15;
 
 /// `name` without NULs, cut at a character to what the system takes.
 fn thread_name(name: &str) -> String {
-    let mut out = String::with_capacity(NAME_BYTES);
-    for character in name.chars().filter(|c| *c != '\0') {
-        if out.len() + character.len_utf8() > NAME_BYTES {
-            break;
-        }
-        out.push(character);
+    let name = if name.contains('\0') {
+        Cow::Owned(name.replace('\0', ""))
+    } else {
+        Cow::Borrowed(name)
+    };
+    let mut end = name.len().min(NAME_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
     }
+    // One more than it takes, for the NUL that the system wants after it.
+    let mut out = String::with_capacity(NAME_BYTES + 1);
+    out.push_str(name.get(..end).unwrap_or_default());
     out
 }
 

@@ -12,7 +12,7 @@ use crate::Effort;
 use crate::report::{Row, median};
 
 /// A running dispatcher, and jobs that need three accounts.
-struct Bench {
+pub(crate) struct Bench {
     dispatcher: JobDispatcher,
     workflow: Workflow,
     http: Arc<CountingGate>,
@@ -21,12 +21,17 @@ struct Bench {
 }
 
 impl Bench {
-    fn start(subscribers: usize) -> Self {
+    pub(crate) fn start(subscribers: usize) -> Self {
+        Self::told(subscribers, &EventFilter::all())
+    }
+
+    /// With subscribers that hear what passes the filter.
+    pub(crate) fn told(subscribers: usize, filter: &EventFilter) -> Self {
         let dispatcher = JobDispatcher::builder().build().unwrap();
         dispatcher.start().unwrap();
         for _ in 0..subscribers {
             dispatcher
-                .subscribe(EventFilter::all(), Arc::new(|_: &Arc<Event>| {}))
+                .subscribe(filter.clone(), Arc::new(|_: &Arc<Event>| {}))
                 .unwrap()
                 .detach();
         }
@@ -41,7 +46,7 @@ impl Bench {
         }
     }
 
-    fn submit(&self) -> JobHandle<()> {
+    pub(crate) fn submit(&self) -> JobHandle<()> {
         let (http, slots) = (Arc::clone(&self.http), Arc::clone(&self.slots));
         let tokens = Arc::clone(&self.tokens);
         let needs = move || {

@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench runtime` prints a table; `-- --json` one JSON object a line and a summary as
 //! the last; `-- --quick` is over in under 50 seconds; `-- B1 B4` measures only these. What each row
-//! means, and which were reached, is in `docs/performance.md`.
+//! means, and which were reached, is in `docs/performance.md`; `-- --probe B1` and `-- --probe B2`
+//! measure the steps to a job, for the bounds that are argued there.
 //!
 //! Each row runs in a process of its own, so that none finds the memory or the threads of another.
 //! Those that measure one thing at a time run on one CPU (`taskset -c 0`, where there is one), for
@@ -14,6 +15,7 @@ mod line;
 mod memory;
 mod report;
 mod roots;
+mod steps;
 mod tokens;
 
 use std::io::{BufRead, BufReader, Write};
@@ -119,6 +121,7 @@ fn main() -> ExitCode {
             "--quick" => quick = true,
             "--row" => child = arguments.next(),
             "--probe" => return probe(arguments.next()),
+            "--steps" => return steps(arguments.next()),
             // Cargo's own.
             "--bench" => {}
             id if BENCHES.iter().any(|bench| bench.id == id) => only.push(id.to_owned()),
@@ -168,13 +171,33 @@ fn main() -> ExitCode {
     }
 }
 
+/// What stands behind a row: the figure of one process that it is made of, or the steps to it.
 fn probe(what: Option<String>) -> ExitCode {
-    match what.and_then(|what| memory::probe(&what)) {
-        Some(figure) => {
-            println!("{figure}");
-            ExitCode::SUCCESS
-        }
-        None => ExitCode::FAILURE,
+    let Some(what) = what else {
+        return ExitCode::FAILURE;
+    };
+    if let Some(figure) = memory::probe(&what) {
+        println!("{figure}");
+        return ExitCode::SUCCESS;
+    }
+    // As the rows that they explain: pinned.
+    let run = myself(true).and_then(|mut command| {
+        command
+            .args(["--steps", &what])
+            .status()
+            .map_err(|error| error.to_string())
+    });
+    match run {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn steps(what: Option<String>) -> ExitCode {
+    if what.is_some_and(|what| steps::probe(&what)) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
@@ -195,14 +218,7 @@ fn in_a_process(
     json: bool,
     mut told: impl FnMut(&str, bool),
 ) -> Result<(), String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = match bench.pinned.then(taskset).flatten() {
-        Some(mut taskset) => {
-            taskset.arg(own);
-            taskset
-        }
-        None => Command::new(own),
-    };
+    let mut command = myself(bench.pinned)?;
     command.args(["--row", bench.id]).stdout(Stdio::piped());
     if effort.quick {
         command.arg("--quick");
@@ -224,6 +240,18 @@ fn in_a_process(
         .success()
         .then_some(())
         .ok_or_else(|| format!("its process ended with {status}"))
+}
+
+/// This program again, on one CPU where that is wanted and can be had.
+fn myself(pinned: bool) -> Result<Command, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(match pinned.then(taskset).flatten() {
+        Some(mut taskset) => {
+            taskset.arg(own);
+            taskset
+        }
+        None => Command::new(own),
+    })
 }
 
 /// Runs what follows on the first CPU, where the system has the command for it.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::asking::asking;
 use super::entry::Entry;
 use super::inner::Inner;
@@ -277,8 +279,8 @@ fn work(
     let job = context.core();
     let resources = JobResources::new(Arc::clone(set));
     contain_result("job", || body.pre_execute(&resources, context))?;
-    job.start(number);
     let at = inner.clock().wall();
+    job.start(number, at);
     job.tell(EventKind::JobStarted, |snapshot| {
         Event::Lifecycle(LifecycleEvent::Started(JobStarted {
             snapshot,
@@ -372,8 +374,11 @@ fn tell_limits(inner: &Inner, requirements: &JobRequirements, outcome: &Outcome)
         Err(error) if error.is_upstream_family() => error.upstream_failure(),
         Err(_) => return,
     };
+    if requirements.limits.is_empty() {
+        return;
+    }
     let now = inner.clock().now();
-    let mut told: Vec<*const ()> = Vec::new();
+    let mut told = SmallVec::<[*const (); 4]>::new();
     for need in &requirements.limits {
         if told.contains(&need.limiter()) {
             continue;

@@ -194,6 +194,7 @@ pub(super) struct Taken {
 pub(super) struct Judged {
     terms: SubmissionTerms,
     description: Description,
+    type_name: &'static str,
     agreed: Terms,
     caller_type: Option<&'static str>,
     summary: String,
@@ -254,6 +255,7 @@ fn judge(
         Ok(requirements) => (None, requirements),
         Err(error) => (Some(error), (JobRequirements::none(), String::new())),
     };
+    let type_name = simple_name(description.type_path);
     let protection = std::mem::take(&mut description.protection);
     let caller_type = authors
         .each()
@@ -273,7 +275,7 @@ fn judge(
         .or(out_of_scope)
         .or_else(|| {
             let asks = Asks {
-                who: simple_name(description.type_path),
+                who: type_name,
                 orchestrator,
                 timeout: description.timeout,
             };
@@ -303,6 +305,7 @@ fn judge(
     Judged {
         terms,
         description,
+        type_name,
         agreed,
         caller_type,
         summary,
@@ -316,13 +319,14 @@ fn enter(inner: &Arc<Inner>, judged: Judged) -> Result<Taken, SubmitError> {
     let Judged {
         terms,
         description,
+        type_name,
         agreed,
         caller_type,
         summary,
         run_at_once,
         verdict,
     } = judged;
-    let job = new_job(inner, &terms, caller_type, agreed, description);
+    let job = new_job(inner, &terms, caller_type, agreed, (description, type_name));
     let cycle = refuse_cycle(&job, &terms.parent);
     let accepted = match (cycle, verdict) {
         (Ok(()), Ok(accepted)) => accepted,
@@ -346,7 +350,7 @@ fn enter(inner: &Arc<Inner>, judged: Judged) -> Result<Taken, SubmitError> {
     } = accepted;
     let entry = Entry::new(Arc::clone(&job), body, run_at_once, protection, caller_type);
     job.schedule();
-    let at = inner.clock().wall();
+    let at = job.profile().submitted_at;
     job.tell_first(
         EventKind::JobScheduled,
         || inner.enter(&entry),
@@ -401,14 +405,22 @@ fn unnamed() -> Description {
     }
 }
 
+/// Most jobs do not say what they do, and an empty text is shared.
+fn shared_text(text: String) -> Arc<str> {
+    if text.is_empty() {
+        Arc::default()
+    } else {
+        text.into()
+    }
+}
+
 fn new_job(
     inner: &Arc<Inner>,
     terms: &SubmissionTerms,
     caller_type: Option<&'static str>,
     agreed: Terms,
-    description: Description,
+    (description, type_name): (Description, &'static str),
 ) -> Arc<JobCore> {
-    let type_name = simple_name(description.type_path);
     let prefix = description.id_prefix.as_deref();
     let prefix = prefix
         .filter(|prefix| !is_blank(prefix))
@@ -419,12 +431,12 @@ fn new_job(
     };
     let mut metadata: Metadata = terms.metadata.clone();
     if let Some(caller) = caller_type {
-        metadata.insert(Metadata::CALLER_CLASS, caller);
+        metadata.insert_own(Metadata::CALLER_CLASS, caller);
     }
     if terms.in_step
         && let Kind::Job(parent) = &terms.parent.kind
     {
-        metadata.insert(Metadata::ITERATION, parent.current_step());
+        metadata.insert_own(Metadata::ITERATION, parent.current_step());
     }
     let supervisor: Weak<dyn Supervisor> = inner.weak();
     JobCore::new(NewJob {
@@ -435,7 +447,7 @@ fn new_job(
             type_name,
             name: description.name.map(Into::into),
             display_name: description.display_name.map(Into::into),
-            action: description.action.into(),
+            action: shared_text(description.action),
             description: description.description.map(Into::into),
             priority: description.priority,
             submitted_at: inner.clock().wall(),

@@ -3,7 +3,6 @@
 //! For code that is called from inside an orchestrator and was handed no context. There is no
 //! dispatcher of the process: outside a job's own thread these answer that there is none.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::door::{Parent, SubmitError};
@@ -11,9 +10,10 @@ use super::inner::Inner;
 use super::submission::{Submission, Submit};
 use super::{JobDispatcher, Phase};
 use crate::job::{JobHandle, current};
+use crate::threads::Slot;
 
 crate::sync::thread_local! {
-    static GOVERNED_BY: RefCell<Option<Arc<Inner>>> = const { RefCell::new(None) };
+    static GOVERNED_BY: Slot<Arc<Inner>> = const { Slot::empty() };
 }
 
 /// Ends the thread's time as a job's own when it is dropped.
@@ -22,7 +22,7 @@ pub(super) struct Governed;
 
 impl Drop for Governed {
     fn drop(&mut self) {
-        let inner = GOVERNED_BY.with(RefCell::take);
+        let inner = GOVERNED_BY.with(|governed| governed.replace(None));
         drop(inner);
     }
 }
@@ -34,7 +34,7 @@ pub(super) fn enter(inner: &Arc<Inner>) -> Governed {
 }
 
 fn inner() -> Option<Arc<Inner>> {
-    GOVERNED_BY.with(|governed| governed.borrow().clone())
+    GOVERNED_BY.with(Slot::get)
 }
 
 /// The dispatcher of the job that this thread runs; `None` outside one, or when its owner has let

@@ -47,7 +47,7 @@ const OUTPUT_SIDE: [GuardPhase; 1] = [GuardPhase::ContentOutput];
 pub(super) fn judge_input(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<(), JobError> {
     let protection = entry.protection();
     // Counted even when there are none: that nothing guarded the job is a fact too.
-    entry.job().note(Metadata::GUARDS_INPUT, 0);
+    entry.job().note_own(Metadata::GUARDS_INPUT, 0);
     if !protection.guards.has(&INPUT_SIDE) {
         return Ok(());
     }
@@ -86,14 +86,9 @@ pub(super) fn judges_an_output(job: &JobCore) -> bool {
 /// Notes the verdict of a guard that ends: what its end says, also of one that never came to judge or was left
 /// behind (GRD-3). Nothing for any other job.
 pub(super) fn note_verdict(job: &JobCore, end: JobState) {
-    if job
-        .snapshot()
-        .metadata()
-        .get(Metadata::GATES_PHASE)
-        .is_some()
-    {
+    if job.is_noted(Metadata::GATES_PHASE) {
         let passed = end == JobState::Completed;
-        job.note(
+        job.note_own(
             Metadata::GUARD_VERDICT,
             if passed { "PASS" } else { "FAIL" },
         );
@@ -109,7 +104,7 @@ pub(super) fn judge_output(
     deadline: Option<Instant>,
 ) -> Outcome {
     let output = outcome?;
-    entry.job().note(Metadata::GUARDS_OUTPUT, 0);
+    entry.job().note_own(Metadata::GUARDS_OUTPUT, 0);
     if !judges_output(entry) {
         return Ok(output);
     }
@@ -155,7 +150,7 @@ pub(super) fn validate(
             job.id()
         )));
     };
-    job.note(Metadata::GUARDS_VALIDATION, 0);
+    job.note_own(Metadata::GUARDS_VALIDATION, 0);
     let round = Round {
         inner,
         entry: &entry,
@@ -195,7 +190,7 @@ impl Round<'_> {
                 continue;
             }
             applied += 1;
-            self.entry.job().note(self.counted, applied);
+            self.entry.job().note_own(self.counted, applied);
             self.run(attached)?;
         }
         Ok(())

@@ -372,7 +372,9 @@ impl Inner {
         let left_behind = {
             let mut abandoned = self.abandoned.lock();
             entry.end_thread();
-            abandoned.remove(entry.job().id())
+            entry
+                .is_abandoned()
+                .then(|| abandoned.remove(entry.job().id()))
         };
         drop(left_behind);
     }

@@ -7,7 +7,7 @@
 //!    the handle last.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::body::Body;
 use super::entry::Entry;
@@ -41,9 +41,11 @@ pub(super) fn finish(
     }
     decided(entry, &outcome);
     let deadline = inner.clock().now().checked_add(HOOK_BUDGET);
-    let alarm = inner.arm_in(HOOK_BUDGET, Alarm::Hooks(Arc::clone(entry)));
+    let alarm = deadline.map(|at| inner.timer().arm(at, Alarm::Hooks(Arc::clone(entry))));
     let outcome = guarding::judge_output(inner, entry, &*body, outcome, deadline);
-    entry.set_pending(outcome.clone());
+    if guarding::judges_output(entry) {
+        entry.set_pending(outcome.clone());
+    }
     if entry.is_abandoned() {
         leave(entry, body, outcome);
         return;
@@ -226,22 +228,22 @@ fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
 
 /// Ends one job and routes those that depended on it alone; answers whom the queues refused.
 fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<Entry>> {
-    let _ = job.begin_finishing();
-    let state = match (job.decision(), &outcome) {
-        (Decision::Cancelled, _) => JobState::Cancelled,
-        (Decision::TimedOut, _) => JobState::TimedOut,
+    let at = job.clock().wall();
+    let state = match (job.begin_finishing(), &outcome) {
+        (Err(Decision::Cancelled), _) => JobState::Cancelled,
+        (Err(Decision::TimedOut), _) => JobState::TimedOut,
         (_, Ok(_)) => JobState::Completed,
         // Also with a cancellation that is not its own, such as a child's that it passed on.
         (_, Err(_)) => JobState::Failed,
     };
-    if let Err(error) = job.end(state) {
+    if let Err(error) = job.end(state, at) {
         log::error!("{error}");
     }
     guarding::note_verdict(job, state);
-    let calls: Arc<[ModelCall]> = job.take_model_calls().into();
+    let calls = job.take_model_calls(at);
     // Before anybody hears of the end: whoever does finds the books closed (COST-3).
     inner.models().settle(job, &calls);
-    tell_end(job, state, &outcome, calls);
+    tell_end(job, state, &outcome, calls, at);
     let counted = inner.leave(job);
     let dependents = job.settle(outcome);
     if counted {
@@ -254,8 +256,13 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
         .collect()
 }
 
-fn tell_end(job: &JobCore, state: JobState, outcome: &Outcome, calls: Arc<[ModelCall]>) {
-    let at = job.clock().wall();
+fn tell_end(
+    job: &JobCore,
+    state: JobState,
+    outcome: &Outcome,
+    calls: Arc<[ModelCall]>,
+    at: SystemTime,
+) {
     let kind = match (state, outcome) {
         (JobState::Completed, _) => EventKind::JobCompleted,
         (JobState::Cancelled, _) => EventKind::JobCancelled,

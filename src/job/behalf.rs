@@ -9,7 +9,6 @@
 //! 1. Who hands something over is noted when it is handed over, never found out where it runs.
 //! 2. Nothing of a job is kept alive by it but who the job is and what it is bound to.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use scopeguard::ScopeGuard;
 
 use super::snapshot::JobProfile;
 use crate::guard;
+use crate::threads::Slot;
 use crate::unwind::discard;
 
 /// A job, as the author of code.
@@ -36,12 +36,12 @@ impl fmt::Debug for Behalf {
 }
 
 crate::sync::thread_local! {
-    static HERE: RefCell<Option<Arc<Behalf>>> = const { RefCell::new(None) };
+    static HERE: Slot<Arc<Behalf>> = const { Slot::empty() };
 }
 
 /// For whom the code runs that the calling thread is in; none outside any job.
 pub(crate) fn here() -> Option<Arc<Behalf>> {
-    HERE.with(|here| here.borrow().clone())
+    HERE.with(Slot::get)
 }
 
 /// Puts the thread back to whom it ran for before.

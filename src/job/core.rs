@@ -14,7 +14,9 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
+
+use smallvec::SmallVec;
 
 use super::behalf::Behalf;
 use super::calls::CallRecord;
@@ -125,7 +127,7 @@ struct Settled {
     outcome: Option<Outcome>,
     /// Subscriptions have ended, and the outcome is about to be there.
     closing: bool,
-    waiters: Vec<Arc<WaitCell>>,
+    waiters: SmallVec<[Arc<WaitCell>; 1]>,
     dependents: Vec<Arc<JobCore>>,
     /// Subscriptions that end with the job.
     subscriptions: Vec<Subscription>,
@@ -202,7 +204,7 @@ impl JobCore {
             settlement: AtomicBool::new(false),
             settled: Mutex::default(),
             pending_dependencies: AtomicUsize::new(new.dependencies.len()),
-            dependencies: Mutex::new(new.dependencies.into()),
+            dependencies: Mutex::new(shared(new.dependencies)),
             waiting: Mutex::new(None),
             step: AtomicI64::new(0),
         })
@@ -281,6 +283,17 @@ impl JobCore {
         self.change(|moment| moment.metadata.insert(key, value));
     }
 
+    /// As [`note`](Self::note), under one of the runtime's own keys.
+    pub(crate) fn note_own(&self, key: &'static str, value: impl Into<MetadataValue>) {
+        let value = value.into();
+        self.change(|moment| moment.metadata.insert_own(key, value));
+    }
+
+    /// Whether there is a fact under `key`.
+    pub(crate) fn is_noted(&self, key: &str) -> bool {
+        self.live.lock().moment.metadata.get(key).is_some()
+    }
+
     pub(crate) fn note_waits<'a>(
         &self,
         wall: Duration,
@@ -320,9 +333,8 @@ impl JobCore {
         });
     }
 
-    /// An attempt begins. Nothing changes when the job has been told to stop.
-    pub(crate) fn start(&self, attempt: u32) {
-        let wall = self.clock.wall();
+    /// An attempt begins at `wall`. Nothing changes when the job has been told to stop.
+    pub(crate) fn start(&self, attempt: u32, wall: SystemTime) {
         self.change(|moment| {
             if moment.state.is_active() {
                 moment.state = JobState::Running;
@@ -356,10 +368,10 @@ impl JobCore {
         self.live.lock().model_calls.all(now)
     }
 
-    /// The calls that its attempts made, with those that have not come back; none begins after this.
-    pub(crate) fn take_model_calls(&self) -> Vec<ModelCall> {
-        let now = self.clock.wall();
-        self.live.lock().model_calls.close(now)
+    /// The calls that its attempts made, with those that have not come back until `now`; none begins
+    /// after this.
+    pub(crate) fn take_model_calls(&self, now: SystemTime) -> Arc<[ModelCall]> {
+        shared(self.live.lock().model_calls.close(now))
     }
 
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
@@ -590,12 +602,11 @@ impl JobCore {
         }
     }
 
-    /// Moves to a terminal state.
+    /// Moves to a terminal state at `wall`.
     ///
     /// # Errors
     /// `IllegalState` when the job is in another one; nothing changes.
-    pub(crate) fn end(&self, state: JobState) -> Result<(), JobError> {
-        let wall = self.clock.wall();
+    pub(crate) fn end(&self, state: JobState, wall: SystemTime) -> Result<(), JobError> {
         let mut live = self.live.lock();
         let now = live.moment.state;
         if now.is_terminal() && now != state {
@@ -779,6 +790,15 @@ impl Drop for JobCore {
         if let Some(outcome) = self.settled.get_mut().outcome.take() {
             discard(outcome);
         }
+    }
+}
+
+/// As a shared slice; an empty one, which most are, is everybody's.
+fn shared<T>(items: Vec<T>) -> Arc<[T]> {
+    if items.is_empty() {
+        Arc::default()
+    } else {
+        items.into()
     }
 }
 

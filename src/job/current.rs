@@ -1,10 +1,10 @@
 //! Which job the calling thread works for.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::behalf::{self, Acting};
 use super::core::JobCore;
+use crate::threads::Slot;
 
 /// A thread's job.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl Current {
 }
 
 crate::sync::thread_local! {
-    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
+    static CURRENT: Slot<Current> = const { Slot::empty() };
 }
 
 /// Puts the thread back to what it worked for before.
@@ -76,7 +76,7 @@ pub(crate) fn current() -> Option<Current> {
 /// What the calling thread works for, whoever's code runs on it. Who may wait, submit or shut down
 /// is judged by this: a callback on a job's thread is no way around the rules for that job.
 pub(crate) fn owner() -> Option<Current> {
-    CURRENT.with(|current| current.borrow().clone())
+    CURRENT.with(Slot::get)
 }
 
 /// Runs `work` so that it sees no current job.

@@ -44,10 +44,12 @@ impl fmt::Display for JobType {
     }
 }
 
-/// A random tail, from a generator seeded by the operating system: two processes started at the
-/// same instant do not share it (ID-2).
-fn tail() -> impl fmt::Display {
-    Uuid::new_v4().simple()
+/// `<prefix>-<tail>`, the tail random and from a generator seeded by the operating system: two
+/// processes started at the same instant do not share it (ID-2).
+fn new_id(prefix: &str) -> Arc<str> {
+    let mut digits = Uuid::encode_buffer();
+    let tail = Uuid::new_v4().simple().encode_lower(&mut digits);
+    [prefix, "-", tail].concat().into()
 }
 
 /// The root under which jobs of one piece of work run.
@@ -75,7 +77,7 @@ impl Workflow {
             }
         }
         Ok(Self {
-            id: format!("{prefix}-{}", tail()).into(),
+            id: new_id(prefix),
             user: user.into(),
         })
     }
@@ -147,7 +149,7 @@ impl Drop for Ancestor {
 impl JobIds {
     pub(crate) fn of_root(workflow: &Workflow, prefix: &str) -> Self {
         Self {
-            job: format!("{prefix}-{}", tail()).into(),
+            job: new_id(prefix),
             workflow: workflow.id_shared(),
             user: workflow.user_shared(),
             lineage: None,
@@ -176,7 +178,7 @@ impl JobIds {
 
     pub(crate) fn of_child(&self, prefix: &str) -> Self {
         Self {
-            job: format!("{prefix}-{}", tail()).into(),
+            job: new_id(prefix),
             workflow: Arc::clone(&self.workflow),
             user: Arc::clone(&self.user),
             lineage: Some(Arc::new(Ancestor {
@@ -189,34 +191,37 @@ impl JobIds {
 
 /// The last path segment of a type's name, generics trimmed.
 pub(crate) fn simple_name(type_name: &str) -> &str {
-    let path = without_generics(type_name);
-    path.get(last_segment(path)..).unwrap_or(path)
+    let last = last_segment(type_name);
+    let end = generics_of(type_name, last);
+    type_name.get(last..end).unwrap_or(type_name)
 }
 
 /// A type's name without the generics of its last segment.
 pub(crate) fn without_generics(type_name: &str) -> &str {
-    let last = last_segment(type_name);
-    let generics = type_name
-        .get(last..)
-        .and_then(|segment| segment.find('<'))
+    let end = generics_of(type_name, last_segment(type_name));
+    type_name.get(..end).unwrap_or(type_name)
+}
+
+/// Where the generics begin of the segment that begins at `last`; the end where it has none.
+fn generics_of(type_name: &str, last: usize) -> usize {
+    let segment = type_name.as_bytes().get(last..).unwrap_or_default();
+    match segment.iter().position(|byte| *byte == b'<') {
         // A segment that begins with a bracket is a qualified path, not a name with generics.
-        .filter(|at| *at > 0);
-    match generics {
-        Some(at) => type_name.get(..last + at).unwrap_or(type_name),
-        None => type_name,
+        None | Some(0) => type_name.len(),
+        Some(at) => last + at,
     }
 }
 
 /// Where the last segment begins: after the last `::` that stands in no brackets, as in
-/// `<my::Tool as my::Make>::make::Local`.
+/// `<my::Tool as my::Make>::make::Local`. Bytes, not characters: those looked for are ASCII.
 fn last_segment(type_name: &str) -> usize {
     let mut depth = 0_usize;
     let mut begins = 0;
-    for (at, character) in type_name.char_indices() {
-        match character {
-            '<' => depth += 1,
-            '>' => depth = depth.saturating_sub(1),
-            ':' if depth == 0 => begins = at + 1,
+    for (at, byte) in type_name.bytes().enumerate() {
+        match byte {
+            b'<' => depth += 1,
+            b'>' => depth = depth.saturating_sub(1),
+            b':' if depth == 0 => begins = at + 1,
             _ => {}
         }
     }

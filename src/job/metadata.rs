@@ -1,5 +1,6 @@
 //! What is noted on a job while it lives: small facts under string keys.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -85,12 +86,15 @@ impl fmt::Display for MetadataValue {
     }
 }
 
+/// The runtime notes facts on every job, under keys that are never made or dropped.
+type Facts = BTreeMap<Cow<'static, str>, MetadataValue>;
+
 /// The facts on a job, in key order. A clone shares them until one side adds another.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(transparent))]
 pub struct Metadata {
     // None while empty: most jobs carry nothing, and a snapshot is taken for every event.
-    facts: Option<Arc<BTreeMap<String, MetadataValue>>>,
+    facts: Option<Arc<Facts>>,
 }
 
 /// Keys under which the runtime itself notes facts. Those that begin with [`RESERVED`](Self::RESERVED)
@@ -138,7 +142,12 @@ impl Metadata {
 
     /// Notes a fact, in place of an earlier one under the same key.
     pub fn insert(&mut self, key: impl Into<String>, value: impl Into<MetadataValue>) {
-        self.edit().insert(key.into(), value.into());
+        self.edit().insert(Cow::Owned(key.into()), value.into());
+    }
+
+    /// As [`insert`](Self::insert), under one of the runtime's own keys.
+    pub(crate) fn insert_own(&mut self, key: &'static str, value: impl Into<MetadataValue>) {
+        self.edit().insert(Cow::Borrowed(key), value.into());
     }
 
     /// Takes out facts under keys of the runtime's, from whoever is not.
@@ -158,7 +167,7 @@ impl Metadata {
     pub(crate) fn add_to_table(&mut self, key: &str, name: &str, amount: i64) {
         let entry = self
             .edit()
-            .entry(key.to_owned())
+            .entry(Cow::Owned(key.to_owned()))
             .or_insert_with(|| MetadataValue::Table(BTreeMap::new()));
         if !matches!(entry, MetadataValue::Table(_)) {
             *entry = MetadataValue::Table(BTreeMap::new());
@@ -183,7 +192,7 @@ impl Metadata {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &MetadataValue)> {
         self.facts
             .iter()
-            .flat_map(|facts| facts.iter().map(|(key, value)| (key.as_str(), value)))
+            .flat_map(|facts| facts.iter().map(|(key, value)| (&**key, value)))
     }
 
     /// Whether there are none.
@@ -192,7 +201,7 @@ impl Metadata {
         self.facts.as_ref().is_none_or(|facts| facts.is_empty())
     }
 
-    fn edit(&mut self) -> &mut BTreeMap<String, MetadataValue> {
+    fn edit(&mut self) -> &mut Facts {
         Arc::make_mut(self.facts.get_or_insert_default())
     }
 }
@@ -232,6 +241,25 @@ mod tests {
         assert_eq!(
             original.get("b").and_then(MetadataValue::as_text),
             Some("two")
+        );
+    }
+
+    #[test]
+    fn a_key_is_the_same_whoever_owns_it() {
+        let mut metadata = Metadata::new();
+        metadata.insert_own(Metadata::GUARDS_INPUT, 0);
+        metadata.insert(Metadata::GUARDS_INPUT.to_owned(), 2);
+        metadata.insert("a", true);
+        metadata.insert_own(Metadata::ITERATION, 1);
+        metadata.insert_own(Metadata::GUARDS_INPUT, 3);
+        let facts: Vec<_> = metadata.iter().collect();
+        assert_eq!(
+            facts,
+            [
+                ("a", &MetadataValue::Flag(true)),
+                (Metadata::ITERATION, &MetadataValue::Integer(1)),
+                (Metadata::GUARDS_INPUT, &MetadataValue::Integer(3)),
+            ]
         );
     }
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use crate::admission::{CountingGate, Demand, McpEndpoint, RateLimiter};
 use crate::db::{DbResourceProvider, ErasedProvider, erase, identity};
 use crate::error::{JobError, UpstreamFailure};
@@ -21,7 +23,7 @@ pub struct JobRequirements {
     pub(crate) providers: Vec<Arc<dyn ErasedProvider>>,
     /// What was declared and cannot be: the first of it.
     fault: Option<JobError>,
-    pub(crate) limits: Vec<Box<dyn LimitNeed>>,
+    pub(crate) limits: SmallVec<[Box<dyn LimitNeed>; 4]>,
     pub(crate) models: Vec<Arc<ModelBinding>>,
     pub(crate) http: bool,
     pub(crate) read_only: bool,
@@ -38,7 +40,7 @@ pub(crate) trait LimitNeed: Send + Sync {
     fn on_rate_limit_error(&self, failure: &UpstreamFailure, now: Instant);
     /// Tells limiters apart, so that each hears a verdict once.
     fn limiter(&self) -> *const ();
-    fn name(&self) -> String;
+    fn add_name(&self, to: &mut String);
 }
 
 struct AmountOn<L: RateLimiter> {
@@ -67,8 +69,8 @@ impl<L: RateLimiter> LimitNeed for AmountOn<L> {
         Arc::as_ptr(&self.limiter).cast()
     }
 
-    fn name(&self) -> String {
-        self.limiter.account_for(&self.amount).name().to_owned()
+    fn add_name(&self, to: &mut String) {
+        to.push_str(self.limiter.account_for(&self.amount).name());
     }
 }
 
@@ -280,22 +282,40 @@ impl JobRequirements {
 
     /// One line for events and logs; empty when nothing is asked for.
     pub(crate) fn summary(&self) -> String {
-        let mut parts = Vec::new();
-        parts.extend(self.models.iter().map(|binding| summary_of(binding)));
+        let mut line = String::new();
+        if self.declares_resources() {
+            line.reserve(SUMMARY);
+        }
+        for binding in &self.models {
+            next(&mut line).push_str(&summary_of(binding));
+        }
         if self.http {
-            parts.push("http".to_owned());
+            next(&mut line).push_str("http");
         }
-        parts.extend(self.limits.iter().map(|need| need.name()));
-        parts.extend(
-            self.providers
-                .iter()
-                .map(|provider| format!("db:{}", provider.name())),
-        );
+        for need in &self.limits {
+            need.add_name(next(&mut line));
+        }
+        for provider in &self.providers {
+            let line = next(&mut line);
+            line.push_str("db:");
+            line.push_str(provider.name());
+        }
         if self.transaction {
-            parts.push("transaction".to_owned());
+            next(&mut line).push_str("transaction");
         }
-        parts.join(", ")
+        line
     }
+}
+
+/// As long as most such lines are, so that one that grows by its parts is moved once.
+const SUMMARY: usize = 64;
+
+/// The line, ready for one more part.
+fn next(line: &mut String) -> &mut String {
+    if !line.is_empty() {
+        line.push_str(", ");
+    }
+    line
 }
 
 fn summary_of(binding: &ModelBinding) -> String {

@@ -442,7 +442,11 @@ impl ResourceSet {
 impl Drop for ResourceSet {
     fn drop(&mut self) {
         // A handle is the provider's, and its destructor may panic.
-        let handles = std::mem::take(self.handles.get_mut());
+        let handles = self.handles.get_mut();
+        if handles.is_empty() {
+            return;
+        }
+        let handles = std::mem::take(handles);
         match Arc::try_unwrap(handles) {
             Ok(handles) => handles.into_iter().for_each(discard),
             // Whoever still looks at them drops them.
