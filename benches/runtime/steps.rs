@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 
 use crossbeam::channel::{Sender, unbounded};
-use nucleo_runtime::events::{EventFilter, EventKind};
+use nucleo_runtime::events::EventFilter;
 
 use crate::jobs;
 use crate::report::median;
@@ -182,11 +182,7 @@ fn one_at_a_time() -> Vec<Step> {
             ONE_BY_ONE
         })
     };
-    let of_itself = EventFilter::all()
-        .kind(EventKind::JobScheduled)
-        .kind(EventKind::JobStarted)
-        .kind(EventKind::JobCompleted)
-        .kind(EventKind::WorkflowComplete);
+    let of_itself = jobs::of_itself();
     let job = |name: &str, subscribers: usize, filter: &EventFilter| {
         let bench = jobs::Bench::told(subscribers, filter);
         step(name, move || {

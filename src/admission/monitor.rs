@@ -11,7 +11,7 @@
 //! 4. A call from inside an account's answer is refused; a settlement, which cannot be refused, is
 //!    done by the same thread once its step has let go of the lock.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,7 +31,7 @@ use crate::job::JobContext;
 use crate::job::core::{JobCore, WaitingFor};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::threads::{Seat, Threads};
+use crate::threads::{Seat, Slot, Threads};
 use crate::unwind::{contain, discard};
 
 /// Tells admissions apart when an account is named in two; holds no state.
@@ -43,7 +43,7 @@ crate::sync::thread_local! {
 
 crate::sync::thread_local! {
     /// What accounts settled from inside an answer, in their order.
-    static LATE: RefCell<Vec<Late>> = const { RefCell::new(Vec::new()) };
+    static LATE: Slot<Vec<Late>> = const { Slot::empty() };
 }
 
 type Late = Box<dyn FnOnce()>;
@@ -288,7 +288,9 @@ impl Admission {
             let late: Late = Box::new(move || {
                 admission.give_back(&demand, &open, settlement, finished, behind.as_ref());
             });
-            LATE.with(|all| all.borrow_mut().push(late));
+            let mut all = LATE.with(|all| all.replace(None)).unwrap_or_default();
+            all.push(late);
+            LATE.with(|late| late.replace(Some(all)));
             return;
         }
         let now = self.shared.clock.now();
@@ -388,7 +390,7 @@ impl Admission {
         for demand in gone {
             discard(demand);
         }
-        for late in LATE.with(RefCell::take) {
+        for late in LATE.with(|late| late.replace(None)).into_iter().flatten() {
             late();
         }
         result
