@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment};
 use crate::error::{JobError, UpstreamFailure};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A tenth of the 60 s window in nanoseconds: what one tenth of throttle adds to it.
 const TENTH_OF_WINDOW: u64 = 6_000_000_000;
@@ -76,6 +77,9 @@ impl TokenBudget {
 #[derive(Debug)]
 pub struct TokenBucket {
     key: AccountKey,
+    /// How often the budget or the throttle has changed. Written under the lock of the state, and
+    /// beside it because it is read in every walk.
+    revision: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -142,8 +146,6 @@ struct State {
     /// Successes towards the next relaxation.
     successes: u32,
     last_backpressure: Option<Instant>,
-    /// How often the budget or the throttle has changed.
-    revision: u64,
 }
 
 /// What a set of amounts needs of the two dimensions.
@@ -219,7 +221,6 @@ impl State {
     fn set_throttle(&mut self, throttle: u32, now: Instant) {
         self.settle(now);
         let old = u128::from(self.window());
-        self.revision += 1;
         self.throttle = throttle;
         let new = u128::from(self.window());
         for meter in [&mut self.tokens, &mut self.requests] {
@@ -230,7 +231,6 @@ impl State {
     fn set_budget(&mut self, budget: TokenBudget, now: Instant) {
         self.settle(now);
         let window = self.window();
-        self.revision += 1;
         self.tokens.budget = budget.tokens_per_minute;
         self.requests.budget = budget.requests_per_minute;
         for meter in [&mut self.tokens, &mut self.requests] {
@@ -291,6 +291,7 @@ impl TokenBucket {
         let window = u64::from(WHOLE) * TENTH_OF_WINDOW;
         Ok(Self {
             key: AccountKey::new(name),
+            revision: AtomicU64::new(0),
             state: Mutex::new(State {
                 tokens: Meter::full(budget.tokens_per_minute, window),
                 requests: Meter::full(budget.requests_per_minute, window),
@@ -299,7 +300,6 @@ impl TokenBucket {
                 seen_at: now,
                 successes: 0,
                 last_backpressure: None,
-                revision: 0,
             }),
         })
     }
@@ -358,6 +358,7 @@ impl TokenBucket {
             .min(MAX_THROTTLE);
         state.set_throttle(raised, now);
         state.last_backpressure = Some(now);
+        self.changed();
     }
 
     /// The service answered: relaxes the throttle, if there is one.
@@ -365,7 +366,15 @@ impl TokenBucket {
     /// Every third success takes 0.2 off; once five minutes have passed without backpressure every
     /// success takes 0.5 off.
     pub fn record_success(&self, now: Instant) {
-        if self.state.lock().relax(now) {
+        let relaxed = {
+            let mut state = self.state.lock();
+            let relaxed = state.relax(now);
+            if relaxed {
+                self.changed();
+            }
+            relaxed
+        };
+        if relaxed {
             self.key.capacity_grew();
         }
     }
@@ -384,6 +393,7 @@ impl TokenBucket {
                 return;
             }
             state.set_budget(budget, now);
+            self.changed();
             budget.tokens_per_minute > old.tokens_per_minute
                 || budget.requests_per_minute > old.requests_per_minute
         };
@@ -396,6 +406,11 @@ impl TokenBucket {
         if grew {
             self.key.capacity_grew();
         }
+    }
+
+    /// The budget or the throttle has changed. Called under the lock of the state.
+    fn changed(&self) {
+        self.revision.fetch_add(1, Ordering::Release);
     }
 
     #[inline]
@@ -518,7 +533,7 @@ impl RateLimiter for TokenBucket {
 
     #[inline]
     fn revision(&self) -> Option<u64> {
-        Some(self.state.lock().revision)
+        Some(self.revision.load(Ordering::Acquire))
     }
 
     #[inline]
