@@ -104,3 +104,66 @@ impl Fronts {
             .chain(others.map(|(_, class)| *class))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::keyed::{Births, Key, Keyed};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn keys(count: usize) -> Vec<Key> {
+        let mut births = Births::default();
+        let mut values = Keyed::default();
+        let insert = |_| {
+            let vacant = values.vacant(births.next());
+            let key = vacant.key();
+            vacant.insert(());
+            key
+        };
+        (0..count).map(insert).collect()
+    }
+
+    proptest! {
+        /// A class comes in at the end, or one that stands somewhere goes on to a later place.
+        #[test]
+        fn fronts_are_what_a_tree_of_them_would_be(
+            ops in prop::collection::vec((any::<u16>(), 0..3_usize, any::<u16>()), 1..120),
+        ) {
+            let keys = keys(2 * ops.len() + 2);
+            let mut fronts = Fronts::default();
+            let mut tree = BTreeMap::new();
+            let mut last = 0;
+            for (which, what, how_far) in ops {
+                let standing: Vec<Seq> = tree.keys().copied().collect();
+                if what == 0 || standing.is_empty() {
+                    last += 1;
+                    fronts.insert(keys[last], keys[last]);
+                    tree.insert(keys[last], keys[last]);
+                } else {
+                    let at = standing[usize::from(which) % standing.len()];
+                    let place = keys.iter().position(|key| *key == at).unwrap();
+                    let free = (place + 1..=last).filter(|place| !tree.contains_key(&keys[*place]));
+                    let free: Vec<_> = free.collect();
+                    let next = (what == 1 && !free.is_empty())
+                        .then(|| keys[free[usize::from(how_far) % free.len()]]);
+                    fronts.advance(at, next);
+                    let class = tree.remove(&at).unwrap();
+                    if let Some(next) = next {
+                        tree.insert(next, class);
+                    }
+                }
+                prop_assert_eq!(fronts.len(), tree.len());
+                for key in &keys[..=last] {
+                    prop_assert_eq!(fronts.get(*key), tree.get(key).copied());
+                    let behind = (Bound::Excluded(*key), Bound::Unbounded);
+                    prop_assert_eq!(fronts.after(*key), tree.range(behind).next().map(|it| *it.0));
+                    let mut up_to: Vec<_> = fronts.up_to(*key).collect();
+                    let mut expected: Vec<_> = tree.range(..=*key).map(|it| *it.1).collect();
+                    up_to.sort();
+                    expected.sort();
+                    prop_assert_eq!(up_to, expected);
+                }
+            }
+        }
+    }
+}
