@@ -496,9 +496,15 @@ fn an_account_that_calls_the_runtime_is_told_so_at_once() {
             .admit(Demand::new(), &context)
             .map(|_| true)
     });
-    let error = line.admit(of(&calling, ())).unwrap_err();
-    let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert!(cause.contains("must not call the runtime"), "{cause}");
+    let context = line.context();
+    let sleeping = Scripted::new("sleeping", move || {
+        context.sleep(Duration::from_secs(3_600)).map(|()| true)
+    });
+    for account in [calling, sleeping] {
+        let error = line.admit(of(&account, ())).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(cause.contains("must not call the runtime"), "{cause}");
+    }
 }
 
 #[test]

@@ -36,48 +36,77 @@ impl Registered {
 }
 
 impl Accounts {
-    /// Makes every account of a demand the line's own, before its first question.
+    /// Makes every account of a demand the line's own, before its first question; or none of those
+    /// that it brings, when one cannot be.
     pub(super) fn claim(
         &mut self,
         owner: u64,
         wake: &Wake,
         demand: &Demand,
     ) -> Result<(), JobError> {
+        let mut entries = demand.entries().iter();
+        if entries.all(|entry| self.has(entry.account())) {
+            return Ok(());
+        }
+        self.claim_new(owner, wake, demand)
+    }
+
+    #[inline(never)]
+    fn claim_new(&mut self, owner: u64, wake: &Wake, demand: &Demand) -> Result<(), JobError> {
+        let mut claimed = Vec::new();
         for entry in demand.entries() {
-            if self.met.contains_key(&entry.account()) {
+            if self.has(entry.account()) {
                 continue;
             }
-            let key = entry.key();
-            if let Some(other) = self.namesake(key) {
-                return Err(JobError::system(
-                    "admission",
-                    format!(
-                        "two accounts are named '{}' (#{} and #{}): give each limit a name of its own",
-                        key.name(),
-                        other.key.id(),
-                        key.id()
-                    ),
-                ));
+            if let Err(error) = self.claim_one(owner, wake, entry.key()) {
+                for id in claimed {
+                    if let Some(account) = self.met.remove(&id) {
+                        account.key.clear(owner);
+                    }
+                }
+                return Err(error);
             }
-            key.install(owner, wake).map_err(|first| {
-                JobError::system(
-                    "admission",
-                    format!(
-                        "the account '{}' belongs to admission #{first} and cannot serve #{owner} as well",
-                        key.name()
-                    ),
-                )
-            })?;
-            self.forget_gone();
-            self.met.insert(
-                key.id(),
-                Registered {
-                    key: key.clone(),
-                    held: 0,
-                },
-            );
+            claimed.push(entry.account());
         }
         Ok(())
+    }
+
+    fn claim_one(&mut self, owner: u64, wake: &Wake, key: &AccountKey) -> Result<(), JobError> {
+        if let Some(other) = self.namesake(key) {
+            return Err(JobError::system(
+                "admission",
+                format!(
+                    "two accounts are named '{}' (#{} and #{}): give each limit a name of its own",
+                    key.name(),
+                    other.key.id(),
+                    key.id()
+                ),
+            ));
+        }
+        key.install(owner, wake).map_err(|first| {
+            JobError::system(
+                "admission",
+                format!(
+                    "the account '{}' belongs to admission #{first} and cannot serve #{owner} as well",
+                    key.name()
+                ),
+            )
+        })?;
+        self.forget_gone();
+        self.met.insert(
+            key.id(),
+            Registered {
+                key: key.clone(),
+                held: 0,
+            },
+        );
+        Ok(())
+    }
+
+    /// Whether an account is the line's own.
+    #[inline]
+    pub(super) fn has(&self, account: u64) -> bool {
+        self.met.contains_key(&account)
     }
 
     /// The account that has this name already, unless nobody has that account any more.
@@ -112,11 +141,16 @@ impl Accounts {
         self.met.insert(key.id(), registered);
     }
 
-    /// Lets go of every account that holds nobody, but for the reserved one. One that is named again
-    /// is claimed again.
-    pub(super) fn forget_idle(&mut self, owner: u64, reserved: Option<&AccountKey>) {
-        self.met.retain(|_, account| {
-            let stays = account.held > 0 || reserved == Some(&account.key);
+    /// Lets go of every account that no waiter asks for, but for the reserved one. One that is named
+    /// again is claimed again.
+    pub(super) fn forget_idle(
+        &mut self,
+        owner: u64,
+        reserved: Option<&AccountKey>,
+        is_asked_for: impl Fn(u64) -> bool,
+    ) {
+        self.met.retain(|id, account| {
+            let stays = is_asked_for(*id) || reserved == Some(&account.key);
             if !stays {
                 account.key.clear(owner);
             }

@@ -353,9 +353,11 @@ impl Line {
             .map(|verdict| matches!(verdict, Verdict::Granted(_)))
     }
 
-    /// Lets go of the accounts that hold nobody.
+    /// Lets go of the accounts that no waiter asks for.
     pub(super) fn forget_idle(&mut self, owner: u64) {
-        self.accounts.forget_idle(owner, self.memory.key());
+        let slots = &self.waiting.slots;
+        self.accounts
+            .forget_idle(owner, self.memory.key(), |account| slots.has(account));
     }
 
     /// What the line has no more use for, to be dropped where no lock is held.
@@ -384,6 +386,10 @@ impl Line {
             if let Some(entry) = demand.entries().get(index) {
                 let (change, none) = (LimiterChange::Released, Duration::ZERO);
                 self.accounts.tell(entry, behind, change, None, none, out);
+                // Let go of since: whoever it serves now hears of it.
+                if !self.accounts.has(entry.account()) {
+                    entry.key().capacity_grew();
+                }
             }
         }
         end?;

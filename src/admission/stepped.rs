@@ -114,10 +114,9 @@ impl SteppedLine {
             behind: None,
             cell: Arc::clone(&self.cell),
         };
-        let arrival = self
-            .line
-            .arrive(ask, now, &mut self.out)
-            .map_err(|it| it.0)?;
+        let arrival = self.line.arrive(ask, now, &mut self.out);
+        // One that failed had its place as well.
+        let arrival = arrival.unwrap_or_else(|it| Arrival::Refused(it.0));
         self.arrived.push(Arrived {
             demand,
             state: match &arrival {

@@ -12,7 +12,9 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use crate::admission::{Admission, CountingGate, ModelGate, RateLimiter, TokenBucket, TokenBudget};
+use crate::admission::{
+    Admission, CountingGate, ModelGate, RateLimiter, TokenBucket, TokenBudget, refuse_reentry,
+};
 use crate::clock::Clock;
 use crate::error::JobError;
 use crate::job::identity::simple_name;
@@ -193,8 +195,12 @@ impl LimiterRegistry {
 
     /// Forgets every limit; the next need of one makes a new one, from its entry or anew. Jobs keep
     /// what they hold of the old ones. A job that still waits for an old limit makes admission
-    /// refuse a new one of its name until it has left.
+    /// refuse a new one of its name until it has left. Does nothing when it is called from inside a
+    /// limit's answer.
     pub fn clear(&self) {
+        if refuse_reentry("clear").is_err() {
+            return;
+        }
         let entries = std::mem::take(&mut *self.entries.lock());
         self.admission.forget_idle_accounts();
         for limiter in entries.named.into_values() {

@@ -12,6 +12,7 @@ use super::handle::{JobHandle, downcast};
 use super::identity::{JobIds, JobType, Workflow};
 use super::metadata::{Metadata, MetadataValue, refuse_reserved};
 use super::snapshot::{JobProfile, JobSnapshot};
+use crate::admission::refuse_reentry;
 use crate::clock::Clock;
 use crate::error::JobError;
 use crate::events::{
@@ -223,8 +224,10 @@ impl JobContext {
     /// Sleeps, until the job is told to stop at the latest.
     ///
     /// # Errors
-    /// As for [`check_cancellation`](Self::check_cancellation).
+    /// As for [`check_cancellation`](Self::check_cancellation); `System` from inside a limit's
+    /// answer.
     pub fn sleep(&self, duration: Duration) -> Result<(), JobError> {
+        refuse_reentry("sleep")?;
         let clock = self.job.clock();
         let deadline = clock.now().checked_add(duration);
         let _waiting = self.job.waits_for(WaitingFor::Time);

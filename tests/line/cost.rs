@@ -238,3 +238,29 @@ fn a_heavy_demand_is_not_starved_by_thousands_of_small_ones() {
     assert_eq!(order, arrived, "and then the small ones, as they came");
     assert_eq!(gate.in_use.load(Ordering::SeqCst), 0);
 }
+
+#[test]
+fn a_thousand_sets_granted_by_one_release_are_not_quadratic() {
+    const SETS: u64 = 1_000;
+    let now = Instant::now();
+    let (blocked, common) = (Counting::new("blocked", 1), Counting::new("common", SETS));
+    let owns: Vec<_> = (0..SETS)
+        .map(|set| Counting::new(&format!("own-{set}"), 1))
+        .collect();
+    let mut line = SteppedLine::new();
+    line.arrive(of(&blocked, 1), now).unwrap();
+    let holder = line.arrive(of(&common, SETS), now).unwrap();
+    let head = line.arrive(of(&blocked, 1), now).unwrap();
+    let demands = owns.iter().map(|own| both((own, 1), (&common, 1)));
+    let places = arrive(&mut line, demands, now);
+    let asked = || common.asked() + owns.iter().map(|own| own.asked()).sum::<usize>();
+    asked();
+    line.release(holder, now).unwrap();
+    assert_eq!(line.walk(now).unwrap().granted, places);
+    assert!(line.waits(head));
+    let asked = asked();
+    assert!(
+        asked <= 2 * PER_GRANT * SETS as usize,
+        "{asked} questions for {SETS} grants"
+    );
+}

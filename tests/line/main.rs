@@ -8,6 +8,7 @@ mod cases;
 mod cost;
 mod faults;
 mod foreign;
+mod freed;
 mod histories;
 mod load;
 mod told;

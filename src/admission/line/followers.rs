@@ -6,6 +6,9 @@
 //!   [`RateLimiter::revision`](crate::admission::RateLimiter::revision)) that nobody in it can be
 //!   granted or refused. The walk then visits only those members that an account would hold for
 //!   the first time, and a class that was never asked.
+//! - That is worth its looks while there are fewer of these than waiters. A walk in which many are
+//!   granted from many groups that share an account would look at all groups for each of them: it
+//!   asks everyone from there on.
 //!
 //! # Invariants
 //!
@@ -25,6 +28,9 @@ use super::walk::Walk;
 use crate::admission::demand::Demand;
 use crate::admission::ids::IdMap;
 use crate::admission::question::{Defect, Look, Shortfall, look, shortness};
+
+/// So many looks are no matter in any walk.
+const MANY_LOOKS: usize = 256;
 
 /// Whose turn it is at a place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,11 +70,15 @@ pub(super) struct Followers<'w, 'a> {
     view: View<'w>,
     /// The place that was visited last.
     at: Seq,
+    /// The next place.
+    behind: Option<Seq>,
     turns: BinaryHeap<Reverse<(Seq, Turn)>>,
     /// By the birth of the class.
     answers: IdMap<Answer>,
     groups: BTreeMap<GroupId, InWalk>,
     debits: u64,
+    /// How many groups were looked at, one as often as it was.
+    looks: usize,
 }
 
 impl<'w, 'a> Followers<'w, 'a> {
@@ -79,12 +89,14 @@ impl<'w, 'a> Followers<'w, 'a> {
                 head,
                 now: walk.now,
             },
+            behind: walk.line.waiting.places.behind(at),
             walk,
             at,
             turns: BinaryHeap::new(),
             answers: IdMap::default(),
             groups: BTreeMap::new(),
             debits: 0,
+            looks: 0,
         }
     }
 
@@ -107,6 +119,49 @@ impl<'w, 'a> Followers<'w, 'a> {
                 && !self.visit(class, seq)?
             {
                 return Ok(());
+            }
+            if self.looks > self.enough_looks() {
+                return self.ask_everyone();
+            }
+        }
+        self.walk.line.waiting.note_asked();
+        Ok(())
+    }
+
+    /// How many groups may be looked at before it is cheaper to ask everyone.
+    fn enough_looks(&self) -> usize {
+        let waiting = self.waiting();
+        // The lines of these tests are short: every third walk asks everyone as soon as it may.
+        if cfg!(test) && waiting.walks.is_multiple_of(3) {
+            return 0;
+        }
+        4 * waiting.places.len() + MANY_LOOKS
+    }
+
+    /// Asks everyone behind the place that was visited last, one by one.
+    fn ask_everyone(self) -> Result<(), Defect> {
+        let mut place = self.behind;
+        while let Some(seq) = place {
+            place = self.waiting().places.behind(seq);
+            let Some(waiter) = self.waiting().places.get(seq) else {
+                continue;
+            };
+            match look(&waiter.demand, Some(self.view.head), self.view.now)? {
+                Look::Granted => {
+                    self.walk.grant(seq);
+                    if !self.walk.memory_passes(seq) {
+                        return Ok(());
+                    }
+                }
+                Look::Refused {
+                    entry,
+                    error,
+                    reason,
+                } => self.walk.refuse(seq, (entry, error, reason)),
+                Look::Short(shortfall) => {
+                    self.walk.hold(seq, shortfall.indices());
+                    self.walk.name(shortfall.instant(self.view.now));
+                }
             }
         }
         self.walk.line.waiting.note_asked();
@@ -134,6 +189,7 @@ impl<'w, 'a> Followers<'w, 'a> {
     /// One waiter's turn. Answers false when memory lets nobody else pass.
     fn visit(&mut self, id: ClassId, seq: Seq) -> Result<bool, Defect> {
         self.at = seq;
+        self.behind = self.waiting().places.behind(seq);
         let Some(class) = self.waiting().class(id) else {
             return Ok(true);
         };
@@ -194,6 +250,7 @@ impl<'w, 'a> Followers<'w, 'a> {
             if self.waiting().group(id).is_none() {
                 continue;
             }
+            self.looks += 1;
             let was = self.groups.get_mut(&id).map(|in_walk| Was {
                 open: std::mem::take(&mut in_walk.open),
                 asked: std::mem::take(&mut in_walk.asked),
@@ -269,6 +326,7 @@ impl<'w, 'a> Followers<'w, 'a> {
     /// An account of this demand was debited: what was answered on it counts no more.
     fn debited(&mut self, demand: &Demand) {
         self.debits += 1;
+        self.looks += self.waiting().groups.len();
         self.walk.line.waiting.note_debit(demand);
         let shared: Vec<_> = self
             .waiting()

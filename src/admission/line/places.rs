@@ -121,7 +121,6 @@ impl Places {
     }
 
     /// The next behind a place.
-    #[cfg(any(test, debug_assertions))]
     pub(super) fn behind(&self, seq: Seq) -> Option<Seq> {
         self.places.get(seq)?.behind
     }

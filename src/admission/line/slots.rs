@@ -9,6 +9,8 @@
 //!    next debit. Only the room of `most` outlasts both: it shrinks with each debit, and is gone when
 //!    the revision changes.
 
+#[cfg(any(test, debug_assertions))]
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +18,7 @@ use slab::Slab;
 
 use super::Gone;
 use super::foresight::View;
+use super::groups::GroupId;
 use crate::admission::demand::{Demand, Filed};
 use crate::admission::ids::IdMap;
 use crate::admission::question::revision;
@@ -34,6 +37,9 @@ pub(super) struct Slot {
     account: u64,
     /// How many groups have it.
     pub(super) groups: usize,
+    /// The group that comes or goes, which may name it twice: two limits may answer one key.
+    coming: Option<GroupId>,
+    going: Option<GroupId>,
     /// Leads to the account.
     sample: Question,
     /// The revision under which every class on it has been asked.
@@ -308,18 +314,23 @@ impl Slot {
 }
 
 impl Slots {
-    /// The slot of the account that this entry asks, for one group more.
-    pub(super) fn enter(&mut self, entry: &Filed, question: Question) -> SlotId {
+    /// The slot of the account that this entry asks, for a new group.
+    pub(super) fn enter(&mut self, entry: &Filed, question: Question, group: GroupId) -> SlotId {
         let account = entry.account();
         if let Some(id) = self.by_account.get(&account)
             && let Some(slot) = self.slots.get_mut(*id)
         {
-            slot.groups += 1;
+            slot.going = None;
+            if slot.coming.replace(group) != Some(group) {
+                slot.groups += 1;
+            }
             return *id;
         }
         let id = self.slots.insert(Slot {
             account,
             groups: 1,
+            coming: Some(group),
+            going: None,
             asked_under: revision(&**entry),
             sample: question,
             unheld: 0,
@@ -331,10 +342,14 @@ impl Slots {
     }
 
     /// A group less. What is named no more goes to `gone`.
-    pub(super) fn leave(&mut self, id: SlotId, gone: &mut Gone) {
+    pub(super) fn leave(&mut self, id: SlotId, group: GroupId, gone: &mut Gone) {
         let Some(slot) = self.slots.get_mut(id) else {
             return;
         };
+        slot.coming = None;
+        if slot.going.replace(group) == Some(group) {
+            return;
+        }
         slot.groups -= 1;
         if slot.groups == 0
             && let Some(mut slot) = self.slots.try_remove(id)
@@ -348,6 +363,11 @@ impl Slots {
     #[inline]
     pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
         self.slots.get_mut(id)
+    }
+
+    /// Whether a group has this account.
+    pub(super) fn has(&self, account: u64) -> bool {
+        self.by_account.contains_key(&account)
     }
 
     /// The slot of an account, if a group has it.
@@ -396,13 +416,14 @@ impl Slots {
 
     /// Whether the slots are these, with so many groups and unheld members.
     #[cfg(any(test, debug_assertions))]
-    pub(super) fn check_invariants(&self, by_account: &IdMap<(usize, usize)>) {
+    pub(super) fn check_invariants(&self, by_account: &IdMap<(BTreeSet<GroupId>, usize)>) {
         assert_eq!(self.slots.len(), by_account.len(), "invariant 1");
         assert_eq!(self.by_account.len(), by_account.len(), "invariant 1");
         for (id, slot) in &self.slots {
             assert_eq!(self.by_account.get(&slot.account), Some(&id), "invariant 1");
             let counted = by_account.get(&slot.account);
-            assert_eq!(counted, Some(&(slot.groups, slot.unheld)), "invariant 2");
+            let counted = counted.map(|(groups, unheld)| (groups.len(), *unheld));
+            assert_eq!(counted, Some((slot.groups, slot.unheld)), "invariant 2");
             assert_eq!(slot.unheld == 0, slot.most.is_empty(), "invariant 3");
         }
     }

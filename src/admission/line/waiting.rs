@@ -254,16 +254,18 @@ impl Waiting {
         if let Some(id) = self.groups_by_accounts.get(&accounts) {
             return (*id, false);
         }
+        let vacant = self.groups.vacant_entry();
+        let id = vacant.key();
         let entries = demand.entries().iter().enumerate();
         let entries = entries.map(|(index, entry)| OfGroup {
             account: entry.account(),
-            slot: self.slots.enter(entry, Question::new(demand, index)),
+            slot: self.slots.enter(entry, Question::new(demand, index), id),
             count: entry.count(),
             unheld: 0,
             smallest: BinaryHeap::new(),
             largest_unheld: BinaryHeap::new(),
         });
-        let id = self.groups.insert(Group {
+        vacant.insert(Group {
             entries: entries.collect(),
             fronts: Fronts::default(),
         });
@@ -285,7 +287,7 @@ impl Waiting {
             self.groups_by_accounts
                 .remove(&accounts.collect::<Vec<_>>());
             for of_group in &group.entries {
-                self.slots.leave(of_group.slot, &mut self.gone);
+                self.slots.leave(of_group.slot, class.group, &mut self.gone);
             }
         }
         if self.classes.is_empty() {
@@ -404,7 +406,7 @@ impl Waiting {
                 assert!(named.any(|it| it.0.1 == id), "invariant 4");
             }
         }
-        let mut by_account = IdMap::<(usize, usize)>::default();
+        let mut by_account = IdMap::<(BTreeSet<GroupId>, usize)>::default();
         for (id, group) in self.groups() {
             for (index, entry) in group.entries.iter().enumerate() {
                 let of_group = self.classes.iter().filter(|(_, class)| class.group == id);
@@ -414,7 +416,7 @@ impl Waiting {
                 });
                 assert_eq!(unheld.sum::<usize>(), entry.unheld, "invariant 5");
                 let (groups, unheld) = by_account.entry(entry.account).or_default();
-                *groups += 1;
+                groups.insert(id);
                 *unheld += entry.unheld;
             }
         }
