@@ -21,6 +21,8 @@ pub(super) struct Accounts {
     met: IdMap<Registered>,
     /// With so many met, those that are gone are looked for again.
     look_again_at: usize,
+    /// Whether an account was let go of while demands on it may still be out.
+    pub(super) has_let_go: bool,
 }
 
 struct Registered {
@@ -149,17 +151,21 @@ impl Accounts {
         reserved: Option<&AccountKey>,
         is_asked_for: impl Fn(u64) -> bool,
     ) {
+        let mut has_let_go = self.has_let_go;
         self.met.retain(|id, account| {
             let stays = is_asked_for(*id) || reserved == Some(&account.key);
             if !stays {
                 account.key.clear(owner);
+                has_let_go = true;
             }
             stays
         });
+        self.has_let_go = has_let_go;
     }
 
     /// Lets go of every account.
     pub(super) fn release_all(&mut self, owner: u64) {
+        self.has_let_go = true;
         for (_, account) in self.met.drain() {
             account.key.clear(owner);
         }

@@ -382,11 +382,14 @@ impl Line {
         out: &mut Outbox,
     ) -> Result<(), Defect> {
         let (given, end) = give_back(demand, chosen, metered_too, now);
-        for index in given {
-            if let Some(entry) = demand.entries().get(index) {
+        if behind.is_some() || self.accounts.has_let_go {
+            for entry in given
+                .iter()
+                .filter_map(|index| demand.entries().get(*index))
+            {
                 let (change, none) = (LimiterChange::Released, Duration::ZERO);
                 self.accounts.tell(entry, behind, change, None, none, out);
-                // Let go of since: whoever it serves now hears of it.
+                // Whoever an account serves now that was let go of hears of it.
                 if !self.accounts.has(entry.account()) {
                     entry.key().capacity_grew();
                 }
