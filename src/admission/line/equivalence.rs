@@ -492,3 +492,36 @@ fn a_line_behind_one_gate_ends_the_same() {
 fn a_line_behind_one_gate_and_a_bucket_ends_the_same() {
     histories(700, 90, shape_of_gate_and_bucket)(false);
 }
+
+#[test]
+fn what_fitted_many_times_before_a_budget_was_cut_is_asked_again() {
+    let nothing = Shape {
+        gates: [1, 0, 0],
+        tokens: [Vec::new(), Vec::new()],
+        window: 0,
+        foreign: 0,
+        turned: false,
+    };
+    let a_token = Shape {
+        tokens: [vec![1], Vec::new()],
+        ..nothing.clone()
+    };
+    let elsewhere = Shape {
+        gates: [0, 2, 0],
+        ..nothing.clone()
+    };
+    let arrivals = [2, 0, 0, 1, 1, 1, 1].map(Op::Arrive);
+    let mut ops = Vec::from(arrivals);
+    // Until it is known that a token fits for many of them.
+    ops.extend([Op::Pass, Op::Pass, Op::Pass, Op::Pass]);
+    // Somebody is there who does not need the gate, so that the groups are looked at.
+    ops.extend([
+        Op::Arrive(2),
+        Op::Budget(0, 100, 2),
+        Op::Pass,
+        Op::Cancel(5),
+    ]);
+    // The first that draws on the bucket leaves one request, so that it holds those behind the head.
+    ops.extend([Op::Release(1), Op::Pass, Op::Release(1), Op::Pass]);
+    compare(false, &[nothing, a_token, elsewhere], &ops).unwrap();
+}
