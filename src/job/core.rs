@@ -10,13 +10,14 @@
 //!
 //! Lock order within a job: `telling`, then `live`. The others are taken alone.
 
+mod settling;
+mod stopping;
+mod waiting;
+
 use std::any::Any;
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
-
-use smallvec::SmallVec;
 
 use super::behalf::Behalf;
 use super::calls::CallRecord;
@@ -27,13 +28,13 @@ use super::state::JobState;
 use super::telling::Telling;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
-use crate::events::{Event, EventKind, MessageBus, ModelCall, Overflow, Subscription};
+use crate::events::{Event, EventKind, MessageBus, ModelCall, Overflow};
 use crate::guard::ScopeGuard;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-#[cfg(nucleo_model)]
-use crate::sync::fault::{self, Fault};
 use crate::unwind::discard;
+use settling::Settled;
+pub(crate) use waiting::WaitingFor;
 
 /// What a job ends with; shared by the handle, the dependents and the completed event.
 pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
@@ -120,44 +121,6 @@ pub(crate) struct Cancellation {
     /// What the event says.
     pub(crate) message: String,
     pub(crate) at: Instant,
-}
-
-#[derive(Default)]
-struct Settled {
-    outcome: Option<Outcome>,
-    /// Subscriptions have ended, and the outcome is about to be there.
-    closing: bool,
-    waiters: SmallVec<[Arc<WaitCell>; 1]>,
-    dependents: Vec<Arc<JobCore>>,
-    /// Subscriptions that end with the job.
-    subscriptions: Vec<Subscription>,
-}
-
-/// What a job's thread sleeps for.
-#[derive(Clone)]
-pub(crate) enum WaitingFor {
-    Admission,
-    Job(Arc<JobCore>),
-    /// The next attempt.
-    Retry,
-    /// An instant of the job's own choice.
-    Time,
-}
-
-/// Ends the record of a wait when it is dropped.
-pub(crate) struct Waiting<'a> {
-    job: &'a JobCore,
-    supervisor: Option<Arc<dyn Supervisor>>,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let over = self.job.waiting.lock().take();
-        drop(over);
-        if let Some(supervisor) = &self.supervisor {
-            supervisor.wait_ends();
-        }
-    }
 }
 
 /// What a new job is made of.
@@ -399,209 +362,6 @@ impl JobCore {
         self.step.load(Ordering::SeqCst)
     }
 
-    /// Records what the job's thread sleeps for until the answer is dropped.
-    pub(crate) fn waits_for(&self, what: WaitingFor) -> Waiting<'_> {
-        *self.waiting.lock() = Some(what);
-        Waiting {
-            job: self,
-            supervisor: None,
-        }
-    }
-
-    /// Records that the job's thread waits for another job.
-    ///
-    /// # Errors
-    /// The way from this job back to itself, when that job waits for this one, directly or through
-    /// others. The record stands before the look, so of two jobs that begin to wait for each other
-    /// at once at least one sees it.
-    pub(crate) fn waits_for_job(
-        self: &Arc<Self>,
-        other: &Arc<JobCore>,
-    ) -> Result<Waiting<'_>, Vec<Arc<JobCore>>> {
-        let mut waiting = self.waits_for(WaitingFor::Job(Arc::clone(other)));
-        if let Some(way) = self.way_back_from(other) {
-            return Err(way);
-        }
-        let supervisor = self.supervisor();
-        if let Some(supervisor) = &supervisor {
-            supervisor.wait_begins();
-        }
-        // The job may be another dispatcher's, which does not see this wait begin.
-        if let Some(others) = other.supervisor() {
-            others.look();
-        }
-        waiting.supervisor = supervisor;
-        Ok(waiting)
-    }
-
-    /// The chain of waits that leads from `other` to this job; an ancestor waits for its children.
-    pub(crate) fn way_back_from(
-        self: &Arc<Self>,
-        other: &Arc<JobCore>,
-    ) -> Option<Vec<Arc<JobCore>>> {
-        let mut ancestor = Some(Arc::clone(self));
-        while let Some(at) = ancestor {
-            if Arc::ptr_eq(&at, other) {
-                return Some(vec![at]);
-            }
-            ancestor = at.parent();
-        }
-        // Each job with the one that led to it, so that the way can be told from its end.
-        let mut reached = vec![(Arc::clone(other), None)];
-        let mut seen = HashSet::new();
-        let mut at = 0;
-        while let Some((job, _)) = reached.get(at).cloned() {
-            if Arc::ptr_eq(&job, self) {
-                let mut way = Vec::new();
-                let mut next = Some(at);
-                while let Some((job, from)) = next.and_then(|index| reached.get(index)) {
-                    way.push(Arc::clone(job));
-                    next = *from;
-                }
-                way.reverse();
-                return Some(way);
-            }
-            if !job.is_settled() && seen.insert(Arc::as_ptr(&job)) {
-                match job.waiting_for() {
-                    Some(WaitingFor::Job(next)) => reached.push((next, Some(at))),
-                    _ => reached.extend(
-                        job.dependencies()
-                            .iter()
-                            .cloned()
-                            .map(|next| (next, Some(at))),
-                    ),
-                }
-            }
-            at += 1;
-        }
-        None
-    }
-
-    pub(crate) fn waiting_for(&self) -> Option<WaitingFor> {
-        self.waiting.lock().clone()
-    }
-
-    // How it is told to stop.
-
-    /// Raises the cancellation: decides the outcome if nothing has, wakes the job's thread, and
-    /// leaves the callbacks to [`fire_cancellation`](Self::fire_cancellation). Answers whether it
-    /// was the first.
-    pub(crate) fn signal_cancellation(&self, reason: &str, message: &str) -> bool {
-        let (wall, at) = (self.clock.wall(), self.clock.now());
-        {
-            let mut live = self.live.lock();
-            if live.cancellation.is_some() {
-                return false;
-            }
-            live.cancellation = Some(Cancellation {
-                reason: reason.to_owned(),
-                message: message.to_owned(),
-                at,
-            });
-            if live.decision == Decision::Open && live.moment.state.is_active() {
-                live.decision = Decision::Cancelled;
-                let moment = Arc::make_mut(&mut live.moment);
-                moment.state = JobState::Cancelled;
-                moment.ended_at = Some(wall);
-            }
-            self.cancelled.store(true, Ordering::SeqCst);
-        }
-        #[cfg(nucleo_model)]
-        if fault::is_planted(Fault::CancelWakesNobody) {
-            return true;
-        }
-        self.cell.notify();
-        true
-    }
-
-    pub(crate) fn fire_cancellation(&self) {
-        self.on_cancel.fire();
-    }
-
-    /// Raises the timeout, as [`signal_cancellation`](Self::signal_cancellation) does the
-    /// cancellation. Answers whether it decided the outcome.
-    pub(crate) fn signal_timeout(&self) -> bool {
-        let wall = self.clock.wall();
-        {
-            let mut live = self.live.lock();
-            if live.decision != Decision::Open || live.moment.state.is_terminal() {
-                return false;
-            }
-            live.decision = Decision::TimedOut;
-            let moment = Arc::make_mut(&mut live.moment);
-            moment.state = JobState::TimedOut;
-            moment.ended_at = Some(wall);
-            self.timed_out.store(true, Ordering::SeqCst);
-            self.cancelled.store(true, Ordering::SeqCst);
-        }
-        self.cell.notify();
-        true
-    }
-
-    pub(crate) fn fire_timeout(&self) {
-        self.on_timeout.fire();
-        self.on_cancel.fire();
-    }
-
-    pub(crate) fn on_cancel(&self, callback: impl FnOnce() + Send + 'static) {
-        self.on_cancel.register(&self.behalf, callback);
-    }
-
-    pub(crate) fn on_timeout(&self, callback: impl FnOnce() + Send + 'static) {
-        self.is_timed_out();
-        self.on_timeout.register(&self.behalf, callback);
-    }
-
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::SeqCst)
-    }
-
-    /// Whether the deadline has passed. Whoever finds out first raises the timeout.
-    pub(crate) fn is_timed_out(&self) -> bool {
-        if self.timed_out.load(Ordering::SeqCst) {
-            return true;
-        }
-        let passed = self
-            .deadline()
-            .is_some_and(|deadline| self.clock.now() >= deadline);
-        if passed && self.signal_timeout() {
-            self.fire_timeout();
-        }
-        self.timed_out.load(Ordering::SeqCst)
-    }
-
-    /// Why the job's thread should stop what it does; `None` while it should go on.
-    pub(crate) fn interruption(&self) -> Option<JobError> {
-        if !self.is_cancelled() {
-            return None;
-        }
-        let live = self.live.lock();
-        Some(match (live.decision, &live.cancellation) {
-            (Decision::TimedOut, _) | (_, None) => JobError::timed_out(self.terms.timeout),
-            (_, Some(cancellation)) => JobError::cancelled(&cancellation.reason),
-        })
-    }
-
-    pub(crate) fn cancellation(&self) -> Option<Cancellation> {
-        self.live.lock().cancellation.clone()
-    }
-
-    /// The job's own work is done: from here on a cancellation or timeout comes too late.
-    ///
-    /// # Errors
-    /// What was decided before.
-    pub(crate) fn begin_finishing(&self) -> Result<(), Decision> {
-        let mut live = self.live.lock();
-        match live.decision {
-            Decision::Open => {
-                live.decision = Decision::Finishing;
-                Ok(())
-            }
-            Decision::Finishing => Ok(()),
-            decided => Err(decided),
-        }
-    }
-
     /// Moves to a terminal state at `wall`.
     ///
     /// # Errors
@@ -669,118 +429,6 @@ impl JobCore {
     fn publish(&self, kind: EventKind, make: impl FnOnce(JobSnapshot) -> Event) -> Overflow {
         self.bus
             .publish_with(kind, Some(&self.profile), || make(self.snapshot()))
-    }
-
-    // How it settles.
-
-    /// The right to settle the job. Given once.
-    pub(crate) fn take_settlement(&self) -> bool {
-        #[cfg(nucleo_model)]
-        if fault::is_planted(Fault::TokenForEverybody) {
-            return true;
-        }
-        !self.settlement.swap(true, Ordering::SeqCst)
-    }
-
-    /// Delivers the outcome: wakes whoever waits and answers the jobs that depend on this one.
-    ///
-    /// Called once, by whoever took the settlement token.
-    pub(crate) fn settle(&self, outcome: Outcome) -> Vec<Arc<JobCore>> {
-        let subscriptions = {
-            let mut settled = self.settled.lock();
-            settled.closing = true;
-            std::mem::take(&mut settled.subscriptions)
-        };
-        // Before anybody can see the outcome: what is submitted next is not theirs to hear.
-        drop(subscriptions);
-        let (waiters, dependents) = {
-            let mut settled = self.settled.lock();
-            settled.outcome = Some(outcome);
-            (
-                std::mem::take(&mut settled.waiters),
-                std::mem::take(&mut settled.dependents),
-            )
-        };
-        #[cfg(nucleo_model)]
-        if fault::is_planted(Fault::SettleWakesNobody) {
-            return dependents;
-        }
-        for waiter in waiters {
-            waiter.notify();
-        }
-        dependents
-    }
-
-    /// Lets go of what a settled job needs no more: the results of its dependencies, and the
-    /// captures of its callbacks, which may well be the job itself. They are the user's and drop as
-    /// they like, so this comes after the settlement, and never on a thread that others wait for.
-    pub(crate) fn let_go(&self) {
-        let dependencies = std::mem::take(&mut *self.dependencies.lock());
-        drop(dependencies);
-        if !self.is_cancelled() {
-            // Else whoever signalled runs them, if he has not yet.
-            self.on_cancel.close();
-        }
-    }
-
-    pub(crate) fn outcome(&self) -> Option<Outcome> {
-        self.settled.lock().outcome.clone()
-    }
-
-    pub(crate) fn is_settled(&self) -> bool {
-        self.settled.lock().outcome.is_some()
-    }
-
-    /// Has `cell` notified at the settlement; false when that has been.
-    pub(crate) fn notify_when_settled(&self, cell: &Arc<WaitCell>) -> bool {
-        let mut settled = self.settled.lock();
-        if settled.outcome.is_some() {
-            return false;
-        }
-        settled.waiters.push(Arc::clone(cell));
-        true
-    }
-
-    /// Keeps a subscription until the settlement; drops it at once when that has been.
-    pub(crate) fn keep_until_settled(&self, subscription: Subscription) {
-        let mut settled = self.settled.lock();
-        if !settled.closing {
-            settled.subscriptions.push(subscription);
-            return;
-        }
-        drop(settled);
-        drop(subscription);
-    }
-
-    pub(crate) fn forget_waiter(&self, cell: &Arc<WaitCell>) {
-        let mut settled = self.settled.lock();
-        if let Some(at) = settled
-            .waiters
-            .iter()
-            .position(|waiter| Arc::ptr_eq(waiter, cell))
-        {
-            settled.waiters.swap_remove(at);
-        }
-    }
-
-    /// Has `dependent` answered by [`settle`](Self::settle); false when that has been.
-    pub(crate) fn add_dependent(&self, dependent: &Arc<JobCore>) -> bool {
-        let mut settled = self.settled.lock();
-        if settled.outcome.is_some() {
-            return false;
-        }
-        settled.dependents.push(Arc::clone(dependent));
-        true
-    }
-
-    /// The jobs that wait for this one to settle.
-    pub(crate) fn dependents(&self) -> Vec<Arc<JobCore>> {
-        self.settled.lock().dependents.clone()
-    }
-
-    /// One dependency less to wait for; true for the last.
-    pub(crate) fn dependency_settled(&self) -> bool {
-        self.pending_dependencies.fetch_sub(1, Ordering::SeqCst) == 1
     }
 }
 

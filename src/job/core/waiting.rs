@@ -1,0 +1,122 @@
+//! What a job's thread waits for, and the cycles that waits would close (`WAIT-1`).
+//!
+//! # Invariants
+//!
+//! 1. A wait is on record before anybody looks for a cycle, so of two jobs that begin to wait for each
+//!    other at once at least one sees it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::{JobCore, Supervisor};
+
+/// What a job's thread sleeps for.
+#[derive(Clone)]
+pub(crate) enum WaitingFor {
+    Admission,
+    Job(Arc<JobCore>),
+    /// The next attempt.
+    Retry,
+    /// An instant of the job's own choice.
+    Time,
+}
+
+/// Ends the record of a wait when it is dropped.
+pub(crate) struct Waiting<'a> {
+    job: &'a JobCore,
+    supervisor: Option<Arc<dyn Supervisor>>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let over = self.job.waiting.lock().take();
+        drop(over);
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.wait_ends();
+        }
+    }
+}
+
+impl JobCore {
+    /// Records what the job's thread sleeps for until the answer is dropped.
+    pub(crate) fn waits_for(&self, what: WaitingFor) -> Waiting<'_> {
+        *self.waiting.lock() = Some(what);
+        Waiting {
+            job: self,
+            supervisor: None,
+        }
+    }
+
+    /// Records that the job's thread waits for another job.
+    ///
+    /// # Errors
+    /// The way from this job back to itself, when that job waits for this one, directly or through
+    /// others. The record stands before the look, so of two jobs that begin to wait for each other
+    /// at once at least one sees it.
+    pub(crate) fn waits_for_job(
+        self: &Arc<Self>,
+        other: &Arc<JobCore>,
+    ) -> Result<Waiting<'_>, Vec<Arc<JobCore>>> {
+        let mut waiting = self.waits_for(WaitingFor::Job(Arc::clone(other)));
+        if let Some(way) = self.way_back_from(other) {
+            return Err(way);
+        }
+        let supervisor = self.supervisor();
+        if let Some(supervisor) = &supervisor {
+            supervisor.wait_begins();
+        }
+        // The job may be another dispatcher's, which does not see this wait begin.
+        if let Some(others) = other.supervisor() {
+            others.look();
+        }
+        waiting.supervisor = supervisor;
+        Ok(waiting)
+    }
+
+    /// The chain of waits that leads from `other` to this job; an ancestor waits for its children.
+    pub(crate) fn way_back_from(
+        self: &Arc<Self>,
+        other: &Arc<JobCore>,
+    ) -> Option<Vec<Arc<JobCore>>> {
+        let mut ancestor = Some(Arc::clone(self));
+        while let Some(at) = ancestor {
+            if Arc::ptr_eq(&at, other) {
+                return Some(vec![at]);
+            }
+            ancestor = at.parent();
+        }
+        // Each job with the one that led to it, so that the way can be told from its end.
+        let mut reached = vec![(Arc::clone(other), None)];
+        let mut seen = HashSet::new();
+        let mut at = 0;
+        while let Some((job, _)) = reached.get(at).cloned() {
+            if Arc::ptr_eq(&job, self) {
+                let mut way = Vec::new();
+                let mut next = Some(at);
+                while let Some((job, from)) = next.and_then(|index| reached.get(index)) {
+                    way.push(Arc::clone(job));
+                    next = *from;
+                }
+                way.reverse();
+                return Some(way);
+            }
+            if !job.is_settled() && seen.insert(Arc::as_ptr(&job)) {
+                match job.waiting_for() {
+                    Some(WaitingFor::Job(next)) => reached.push((next, Some(at))),
+                    _ => reached.extend(
+                        job.dependencies()
+                            .iter()
+                            .cloned()
+                            .map(|next| (next, Some(at))),
+                    ),
+                }
+            }
+            at += 1;
+        }
+        None
+    }
+
+    pub(crate) fn waiting_for(&self) -> Option<WaitingFor> {
+        self.waiting.lock().clone()
+    }
+}
