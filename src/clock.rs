@@ -13,9 +13,13 @@
 //!    [`Clock::now`] with its deadline.
 //! 3. The cell's lock is a leaf: nothing is called and no other lock is taken while it is held.
 
+mod stamp;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
+
+pub(crate) use stamp::Stamp;
 
 use crate::sync::{Condvar, Mutex};
 

@@ -8,10 +8,10 @@
 //!    permit stands for is still there. It is shown and decides nothing.
 //! 3. Both are one word, which changes at once; so a gate needs no lock.
 
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment};
+use crate::clock::Stamp;
 use crate::error::JobError;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,9 +31,7 @@ pub struct CountingGate {
     capacity: u32,
     /// [`Permits`] in one word.
     permits: AtomicU64,
-    /// The first activity, from which the last is counted.
-    first_activity: OnceLock<Instant>,
-    /// Nanoseconds from the first activity to the last.
+    /// The [`Stamp`] of the last activity.
     last_activity: AtomicU64,
 }
 
@@ -105,8 +103,7 @@ impl CountingGate {
             key: AccountKey::new(name),
             capacity,
             permits: AtomicU64::new(0),
-            first_activity: OnceLock::new(),
-            last_activity: AtomicU64::new(0),
+            last_activity: AtomicU64::new(Stamp::never().word()),
         })
     }
 
@@ -187,10 +184,7 @@ impl CountingGate {
             available: self.capacity.saturating_sub(out),
             active: out,
             orphaned,
-            last_activity: self.first_activity.get().and_then(|first| {
-                let since = self.last_activity.load(Ordering::Relaxed);
-                first.checked_add(Duration::from_nanos(since))
-            }),
+            last_activity: Stamp::of_word(self.last_activity.load(Ordering::Relaxed)).instant(),
         }
     }
 
@@ -228,11 +222,8 @@ impl CountingGate {
 
     #[inline]
     fn note_activity(&self, now: Instant) {
-        let first = *self.first_activity.get_or_init(|| now);
-        let since = now.saturating_duration_since(first);
-        let whole = since.as_secs().saturating_mul(1_000_000_000);
-        let since = whole.saturating_add(u64::from(since.subsec_nanos()));
-        self.last_activity.store(since, Ordering::Relaxed);
+        self.last_activity
+            .store(Stamp::of(now).word(), Ordering::Relaxed);
     }
 
     #[cold]

@@ -14,6 +14,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::account::{AccountKey, AccountStatus, RateLimiter, Replenishment};
 use crate::error::JobError;
 use crate::unwind::discard;
@@ -21,7 +23,7 @@ use crate::unwind::discard;
 /// Everything that a job must hold at once. Granted whole, or not at all.
 #[derive(Default)]
 pub struct Demand {
-    entries: Vec<Filed>,
+    entries: SmallVec<[Filed; 3]>,
 }
 
 impl Demand {
@@ -38,7 +40,12 @@ impl Demand {
             .entries
             .iter_mut()
             .find(|filed| filed.account == key.id())
-            .and_then(|filed| filed.entry.amounts_mut().downcast_mut::<Vec<L::Amount>>());
+            .and_then(|filed| {
+                filed
+                    .entry
+                    .amounts_mut()
+                    .downcast_mut::<Amounts<L::Amount>>()
+            });
         match existing {
             Some(amounts) => amounts.push(amount),
             None => self.entries.push(Filed {
@@ -46,7 +53,7 @@ impl Demand {
                 entry: Box::new(EntryOn {
                     limiter: Arc::clone(limiter),
                     key,
-                    amounts: vec![amount],
+                    amounts: smallvec![amount],
                 }),
             }),
         }
@@ -147,10 +154,13 @@ pub(crate) trait Entry: Send + Sync {
     fn feed(&self, hasher: &mut dyn Hasher);
 }
 
+/// Most jobs ask for one amount on an account: it lies with the entry.
+type Amounts<A> = SmallVec<[A; 1]>;
+
 struct EntryOn<L: RateLimiter> {
     limiter: Arc<L>,
     key: AccountKey,
-    amounts: Vec<L::Amount>,
+    amounts: Amounts<L::Amount>,
 }
 
 impl<L: RateLimiter> Drop for EntryOn<L> {
@@ -168,8 +178,8 @@ impl<L: RateLimiter> Drop for EntryOn<L> {
 /// same account has the same type of amount, for the account is one instance.
 fn reserved<A: 'static>(ahead: Option<&dyn Entry>) -> &[A] {
     ahead
-        .and_then(|entry| entry.amounts().downcast_ref::<Vec<A>>())
-        .map_or(&[], Vec::as_slice)
+        .and_then(|entry| entry.amounts().downcast_ref::<Amounts<A>>())
+        .map_or(&[], SmallVec::as_slice)
 }
 
 impl<L: RateLimiter> Entry for EntryOn<L> {
@@ -231,7 +241,7 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
             }),
         };
         Demand {
-            entries: vec![filed],
+            entries: smallvec![filed],
         }
     }
 
@@ -242,7 +252,7 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
     fn asks_as(&self, other: &dyn Entry) -> bool {
         other
             .amounts()
-            .downcast_ref::<Vec<L::Amount>>()
+            .downcast_ref::<Amounts<L::Amount>>()
             .is_some_and(|amounts| *amounts == self.amounts)
     }
 
