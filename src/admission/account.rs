@@ -65,7 +65,7 @@ pub trait RateLimiter: Send + Sync + 'static {
 
     /// The instant at which the clock alone closes the shortfall, `None` when only an event can.
     /// At that instant, with nothing else changed, [`fits`](Self::fits) is true. An instant in the
-    /// past means now.
+    /// past means now; an account that stays short and goes on saying so is asked once a millisecond.
     fn earliest_fit(
         &self,
         mine: &[Self::Amount],

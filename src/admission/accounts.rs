@@ -1,6 +1,11 @@
 //! The accounts that the line has met: whose they are, how many waiters each holds, and what is
 //! told about them.
+//!
+//! # Invariants
+//!
+//! 1. `names` leads from the name of every account that was met to its id, and nowhere else.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +24,7 @@ use crate::unwind::contain;
 #[derive(Default)]
 pub(super) struct Accounts {
     met: IdMap<Registered>,
+    names: HashMap<Arc<str>, u64>,
     /// With so many met, those that are gone are looked for again.
     look_again_at: usize,
     /// Whether an account was let go of while demands on it may still be out.
@@ -62,7 +68,7 @@ impl Accounts {
             }
             if let Err(error) = self.claim_one(owner, wake, entry.key()) {
                 for id in claimed {
-                    if let Some(account) = self.met.remove(&id) {
+                    if let Some(account) = self.remove(id) {
                         account.key.clear(owner);
                     }
                 }
@@ -95,14 +101,26 @@ impl Accounts {
             )
         })?;
         self.forget_gone();
-        self.met.insert(
-            key.id(),
-            Registered {
-                key: key.clone(),
-                held: 0,
-            },
-        );
+        self.insert(key);
         Ok(())
+    }
+
+    fn insert(&mut self, key: &AccountKey) {
+        self.names.insert(key.name_shared(), key.id());
+        let (key, held) = (key.clone(), 0);
+        self.met.insert(key.id(), Registered { key, held });
+    }
+
+    fn remove(&mut self, account: u64) -> Option<Registered> {
+        let account = self.met.remove(&account)?;
+        self.names.remove(account.key.name());
+        Some(account)
+    }
+
+    /// Keeps those that `stays` says.
+    fn retain(&mut self, mut stays: impl FnMut(u64, &Registered) -> bool) {
+        self.met.retain(|id, account| stays(*id, account));
+        self.names.retain(|_, id| self.met.contains_key(id));
     }
 
     /// Whether an account is the line's own.
@@ -113,13 +131,9 @@ impl Accounts {
 
     /// The account that has this name already, unless nobody has that account any more.
     fn namesake(&mut self, key: &AccountKey) -> Option<&Registered> {
-        let id = self
-            .met
-            .iter()
-            .find(|(_, account)| account.key.name() == key.name())
-            .map(|(id, _)| *id)?;
+        let id = *self.names.get(key.name())?;
         if self.met.get(&id).is_some_and(Registered::is_gone) {
-            self.met.remove(&id);
+            self.remove(id);
         }
         self.met.get(&id)
     }
@@ -129,18 +143,14 @@ impl Accounts {
     fn forget_gone(&mut self) {
         const FEW: usize = 64;
         if self.met.len() >= self.look_again_at.max(FEW) {
-            self.met.retain(|_, account| !account.is_gone());
+            self.retain(|_, account| !account.is_gone());
             self.look_again_at = self.met.len() * 2;
         }
     }
 
     /// Keeps a name from accounts: the line has an account of its own that no demand names.
     pub(super) fn reserve(&mut self, key: &AccountKey) {
-        let registered = Registered {
-            key: key.clone(),
-            held: 0,
-        };
-        self.met.insert(key.id(), registered);
+        self.insert(key);
     }
 
     /// Lets go of every account that no waiter asks for, but for the reserved one. One that is named
@@ -152,8 +162,8 @@ impl Accounts {
         is_asked_for: impl Fn(u64) -> bool,
     ) {
         let mut has_let_go = self.has_let_go;
-        self.met.retain(|id, account| {
-            let stays = is_asked_for(*id) || reserved == Some(&account.key);
+        self.retain(|id, account| {
+            let stays = is_asked_for(id) || reserved == Some(&account.key);
             if !stays {
                 account.key.clear(owner);
                 has_let_go = true;
@@ -166,6 +176,7 @@ impl Accounts {
     /// Lets go of every account.
     pub(super) fn release_all(&mut self, owner: u64) {
         self.has_let_go = true;
+        self.names.clear();
         for (_, account) in self.met.drain() {
             account.key.clear(owner);
         }

@@ -23,6 +23,7 @@ use super::line::{Arrival, Ask, Line, Ticket, Verdict, Waits};
 use super::memory::MemoryStatus;
 use super::memory_front::MemorySettings;
 use super::outbox::{Behind, Mail, Outbox};
+use super::patience::Patience;
 use super::question::Defect;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
@@ -398,13 +399,21 @@ impl Admission {
 
     /// The evaluator: walks the line at every change and at every computed instant, until stopped.
     fn evaluate(&self) {
+        let mut patience = Patience::default();
         loop {
             // Before the walk: a change that comes during it moves the epoch, and the wait below
             // returns at once.
             let seen = self.shared.evaluator.epoch();
             let now = self.shared.clock.now();
             let walked = self.step(|state, out| match state.phase {
-                Phase::Open => state.line.pass(now, out).map(Some),
+                Phase::Open => {
+                    let next = state.line.pass(now, out)?;
+                    let look = patience.next_look(now, next, state.line.len());
+                    if look.has_run_out {
+                        out.log(log::Level::Warn, IMPATIENT.to_owned());
+                    }
+                    Ok(Some(look.at))
+                }
                 Phase::Stopped | Phase::Broken(_) => Ok(None),
             });
             match walked {
@@ -417,6 +426,9 @@ impl Admission {
         }
     }
 }
+
+const IMPATIENT: &str = "an account keeps naming an instant that has come and is short all the \
+     same: the line is looked at every millisecond until it names one to come";
 
 impl State {
     fn arrive(

@@ -265,6 +265,34 @@ fn an_instant_in_the_past_means_that_it_is_looked_at_again_now() {
     assert_eq!(late.asked.load(Ordering::SeqCst), 6);
 }
 
+#[test]
+fn an_account_that_always_names_an_instant_in_the_past_does_not_keep_the_evaluator_busy() {
+    let line = Line::new();
+    let past = line.now();
+    line.advance(millis(1_000));
+    let mut wrong = Dictated::new("wrong", (0..200).map(|_| Answer::No));
+    wrong.instant = Some(past);
+    let wrong = Arc::new(wrong);
+    let asked = || wrong.asked.load(Ordering::SeqCst);
+    let waiting = line.ask(of(&wrong, ()));
+    assert_eq!(line.parked(), 1);
+    // The arrival's own question, the first walk, and 64 looks in vain.
+    let until_it_slept = asked();
+    assert!((64..=67).contains(&until_it_slept), "{until_it_slept}");
+    // From there on once a millisecond.
+    for looks in 1..=10 {
+        line.advance(millis(1));
+        assert_eq!(line.parked(), 1);
+        assert_eq!(asked(), until_it_slept + looks);
+    }
+    // Nobody else is any slower for it.
+    drop(line.admit(of(&gate("other", 1), ())).unwrap());
+    for _ in 0..200 {
+        line.advance(millis(1));
+    }
+    drop(waiting.granted());
+}
+
 // case ADM-25
 #[test]
 fn a_walk_names_the_earliest_instant_and_none_when_only_an_event_can_help() {
