@@ -8,9 +8,11 @@
 //! 2. `0 <= level <= budget * window` in both dimensions, after every step.
 //! 3. The levels are settled under the old rate before a budget or the throttle changes. A change
 //!    of the window keeps the tokens and drops at most a part of one nanosecond's refill.
-//! 4. Nothing overflows: a level is below 2^32 * 6*10^11, its rescaling below 2^32 * (6*10^11)^2,
+//! 4. What [`Floor`] says is there is there.
+//! 5. Nothing overflows: a level is below 2^32 * 6*10^11, its rescaling below 2^32 * (6*10^11)^2,
 //!    both far under 2^127.
 
+mod floor;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +22,7 @@ use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Re
 use crate::error::{JobError, UpstreamFailure};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use floor::Floor;
 
 /// A tenth of the 60 s window in nanoseconds: what one tenth of throttle adds to it.
 const TENTH_OF_WINDOW: u64 = 6_000_000_000;
@@ -80,6 +83,8 @@ pub struct TokenBucket {
     /// How often the budget or the throttle has changed. Written under the lock of the state, and
     /// beside it because it is read in every walk.
     revision: AtomicU64,
+    /// What is there at least: a question that it answers needs no lock.
+    floor: Floor,
     state: Mutex<State>,
 }
 
@@ -141,7 +146,8 @@ struct State {
     /// In tenths, up to [`MAX_THROTTLE`].
     throttle: u32,
     settled_at: Instant,
-    /// The latest instant of any question, as of which [`RateLimiter::describe`] answers.
+    /// The latest instant of a question that needed the levels, as of which
+    /// [`RateLimiter::describe`] answers.
     seen_at: Instant,
     /// Successes towards the next relaxation.
     successes: u32,
@@ -205,17 +211,21 @@ impl State {
         self.seen_at = self.seen_at.max(now);
     }
 
+    /// Whether the levels were as high when they were last settled. They only grow with time.
+    #[inline]
+    fn has_settled(&self, need: Need) -> bool {
+        self.reach(need, (self.tokens.level, self.requests.level))
+    }
+
     #[inline]
     fn covers(&self, need: Need, now: Instant) -> bool {
+        self.has_settled(need) || self.reach(need, self.levels_at(now))
+    }
+
+    #[inline]
+    fn reach(&self, need: Need, (tokens, requests): (u128, u128)) -> bool {
         let window = self.window();
-        let (need_tokens, need_requests) =
-            (amount(need.tokens, window), amount(need.requests, window));
-        // A level only grows with time: what was settled may do.
-        if need_tokens <= self.tokens.level && need_requests <= self.requests.level {
-            return true;
-        }
-        let (tokens, requests) = self.levels_at(now);
-        need_tokens <= tokens && need_requests <= requests
+        amount(need.tokens, window) <= tokens && amount(need.requests, window) <= requests
     }
 
     fn set_throttle(&mut self, throttle: u32, now: Instant) {
@@ -292,6 +302,7 @@ impl TokenBucket {
         Ok(Self {
             key: AccountKey::new(name),
             revision: AtomicU64::new(0),
+            floor: Floor::new(budget.tokens_per_minute, budget.requests_per_minute),
             state: Mutex::new(State {
                 tokens: Meter::full(budget.tokens_per_minute, window),
                 requests: Meter::full(budget.requests_per_minute, window),
@@ -410,6 +421,8 @@ impl TokenBucket {
 
     /// The budget or the throttle has changed. Called under the lock of the state.
     fn changed(&self) {
+        // Whoever sees the new revision finds no floor of the old.
+        self.floor.set(0, 0);
         self.revision.fetch_add(1, Ordering::Release);
     }
 
@@ -454,7 +467,7 @@ impl RateLimiter for TokenBucket {
         self.key.clone()
     }
 
-    /// As of the latest instant that the bucket was asked about, since it reads no clock.
+    /// As of the latest instant that a take or a shortage was about, since it reads no clock.
     fn describe(&self, _: &AccountKey) -> AccountStatus {
         let state = self.state.lock();
         let budget = state.budget();
@@ -484,10 +497,19 @@ impl RateLimiter for TokenBucket {
     #[inline]
     fn fits(&self, mine: &[u32], reserved_ahead: &[u32], now: Instant) -> Result<bool, JobError> {
         let mine = Need::of(mine);
+        let need = mine.and(Need::of(reserved_ahead));
+        if self.floor.covers(need) {
+            return Ok(true);
+        }
         let mut state = self.state.lock();
         state.see(now);
         self.refuse_impossible(&state, mine)?;
-        Ok(state.covers(mine.and(Need::of(reserved_ahead)), now))
+        if state.has_settled(need) {
+            let (tokens, requests) = state.whole(state.settled_at);
+            self.floor.set(tokens, requests);
+            return Ok(true);
+        }
+        Ok(state.covers(need, now))
     }
 
     #[inline]
@@ -508,6 +530,7 @@ impl RateLimiter for TokenBucket {
         let window = state.window();
         state.tokens.level -= amount(mine.tokens, window);
         state.requests.level -= amount(mine.requests, window);
+        self.floor.lower(mine);
         Ok(true)
     }
 

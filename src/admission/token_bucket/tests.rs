@@ -361,6 +361,30 @@ fn perform(bucket: &TokenBucket, steps: &[Step], start: Instant) -> Instant {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
+    /// Whatever was answered without the lock before it.
+    #[test]
+    fn a_question_is_answered_by_what_is_there(
+        steps in steps(),
+        asked in prop::collection::vec((1..1_100_u64, 1..4_usize), 40),
+    ) {
+        let (bucket, mut now) = bucket(1_000_000, 60);
+        for (step, (share, count)) in steps.iter().zip(asked) {
+            now = perform(&bucket, std::slice::from_ref(step), now);
+            let status = bucket.status(now);
+            let budget = status.budget;
+            let amount = u64::from(status.tokens).max(1_000) * share / 1_000;
+            let mine = vec![u32::try_from(amount / count as u64).unwrap_or(u32::MAX); count];
+            let tokens: u64 = mine.iter().copied().map(u64::from).sum();
+            let possible = tokens <= u64::from(budget.tokens_per_minute)
+                && count as u64 <= u64::from(budget.requests_per_minute);
+            let there = tokens <= u64::from(status.tokens)
+                && count as u64 <= u64::from(status.requests);
+            let fits = bucket.fits(&mine, &[], now);
+            prop_assert_eq!(fits.ok(), possible.then_some(there));
+            prop_assert_eq!(bucket.status(now), status);
+        }
+    }
+
     #[test]
     fn no_level_ever_leaves_nothing_to_budget(steps in steps()) {
         let (bucket, mut now) = bucket(1_000_000, 60);
