@@ -277,22 +277,22 @@ pub(super) fn give_back(
     now: Instant,
 ) -> (SmallVec<[usize; 4]>, Result<(), Defect>) {
     let mut given = SmallVec::new();
-    let mut last = None;
+    let (mut at, mut gives) = (0, false);
     let end = contain("limiter", || {
         for index in chosen {
             let Some(entry) = demand.entries().get(index) else {
                 continue;
             };
-            last = Some((entry, SAY_HOW));
+            (at, gives) = (index, false);
             if metered_too || entry.replenishment() == Replenishment::Release {
-                last = Some((entry, GIVE));
+                gives = true;
                 entry.give(now);
                 given.push(index);
             }
         }
     });
-    let end = end.map_err(|error| match last {
-        Some((entry, what)) => defect(&**entry, what, error),
+    let end = end.map_err(|error| match demand.entries().get(at) {
+        Some(entry) => defect(&**entry, if gives { GIVE } else { SAY_HOW }, error),
         None => Defect(error),
     });
     (given, end)
