@@ -29,6 +29,7 @@ mod stoppable;
 mod submission;
 mod timeout;
 mod timer;
+mod unresponsive;
 
 #[cfg(all(test, nucleo_model))]
 pub(crate) use timer::model as model_timer;
@@ -52,12 +53,12 @@ use crate::models::{Catalog, ComplianceEnvelope};
 pub use builder::{BuildError, JobDispatcherBuilder};
 pub use delayed::DelayedHandle;
 pub use door::{Parent, SubmitError};
-pub use inner::{Unresponsive, UnresponsiveReason};
 pub use limiters::LimiterRegistry;
 pub use orchestrator::{Doer, FnDoer, OrchestratorContext, doer_fn};
 pub use shutdown::{ShutdownError, ShutdownReport};
 pub use stoppable::{StopOnce, Stoppable};
 pub use submission::{Leaf, Orchestrator, Submission, Submit};
+pub use unresponsive::{Unresponsive, UnresponsiveReason};
 
 /// Runs jobs. A clone is the same dispatcher; several live side by side in one process.
 ///

@@ -19,13 +19,13 @@ use super::settle;
 use super::shutdown::ShutdownReport;
 use super::stoppable::Stoppable;
 use super::timer::{AlarmKey, Timer};
+use super::unresponsive::{Unresponsive, UnresponsiveReason};
 use super::{starvation, timeout};
 use crate::admission::{Admission, HttpConnectionGate, MemorySettings};
 use crate::clock::{Clock, WaitCell};
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
 use crate::events::MessageBus;
-use crate::job::JobSnapshot;
 use crate::job::behalf::Handed;
 use crate::job::core::{Decision, JobCore, Supervisor};
 use crate::job::resources::ResourceSet;
@@ -574,29 +574,4 @@ impl Supervisor for Inner {
             starvation::relieve(&inner);
         }
     }
-}
-
-/// A job that was told to stop and has not.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Unresponsive {
-    /// The job, as it is now.
-    pub job: JobSnapshot,
-    /// What it does not respond to.
-    pub reason: UnresponsiveReason,
-    /// Since when.
-    pub since: Instant,
-    /// The names of the accounts of which it still holds something.
-    pub holds: Vec<String>,
-}
-
-/// What an unresponsive job does not respond to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum UnresponsiveReason {
-    /// It was cancelled longer ago than its grace and runs on. Its handle answers when it ends.
-    IgnoresCancellation,
-    /// It ignored both phases of a timeout, or a shutdown. Its handle has answered; its thread
-    /// counts against the cap until it ends.
-    Abandoned,
 }
