@@ -123,7 +123,8 @@ impl Doer for Researcher {
                 Ok(page) => (*page).clone(),
                 Err(error) => error.llm_message(),
             };
-            println!("{url:.40}\n    {answer}");
+            let cut = if url.len() > 40 { "..." } else { "" };
+            println!("{url:.40}{cut}\n    {answer}");
         }
         Ok(())
     }

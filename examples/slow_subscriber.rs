@@ -6,7 +6,7 @@
 //!
 //! ```sh
 //! cargo run --release --example slow_subscriber
-//! cargo run --release --example slow_subscriber -- --events 100000 --work-us 1000 --json
+//! cargo run --release --example slow_subscriber -- --events 100000 --json
 //! ```
 
 use std::error::Error;
@@ -25,7 +25,7 @@ Compares jobs without a subscriber and with one that is slow.
 
 Usage: slow_subscriber [OPTIONS]
 
-  --events N    how many events to publish in each kind of turn (default: 100000)
+  --events N    how many events to publish in each kind of turn (default: 20000)
   --work-us N   how long a job computes, in microseconds (default: 1000)
   --delay-ms N  how long the subscriber takes for an event (default: 10)
   --turns N     how many turns of each kind (default: 10)
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 
 fn parse() -> Result<Option<Options>, Box<dyn Error>> {
     let mut options = Options {
-        events: 100_000,
+        events: 20_000,
         work: Duration::from_millis(1),
         delay: Duration::from_millis(10),
         turns: 10,
@@ -101,7 +101,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let (mut alone, mut watched) = (Turns::default(), Turns::default());
     // Not counted: the first threads and pages of a process cost more.
     turn(options, jobs, false, &mut Turns::default())?;
-    for _ in 0..options.turns {
+    for number in 1..=options.turns {
+        eprintln!("turn {number} of {}", options.turns);
         turn(options, jobs, false, &mut alone)?;
         turn(options, jobs, true, &mut watched)?;
     }

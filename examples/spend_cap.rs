@@ -79,7 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     for spent in &report.spent {
-        println!("spent {spent} in all");
+        println!("spent {spent} in all (each amount is rounded by itself)");
     }
     dispatcher.shutdown(Duration::from_secs(5))?;
     Ok(())

@@ -146,7 +146,7 @@ impl Doer for WorkOnCase {
                 Err(error) if error.is_correctable() => error.llm_message(),
                 Err(error) => return Err(error),
             };
-            println!("{asked:<22} {answer}");
+            println!("{asked:<24} {answer}");
             conversation = conversation.assistant(asked.as_str()).user(answer);
         }
         Ok(found)
@@ -205,6 +205,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build()?;
     dispatcher.start()?;
     let workflow = Workflow::new("support", "case")?;
+    println!("{:<24} what the runtime answers", "what the model asks for");
     let case = WorkOnCase {
         customer: "ann".to_owned(),
         dispatcher: dispatcher.clone(),

@@ -127,7 +127,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
         statements: stats.in_calls,
         saved,
     };
-    outcomes.tell();
+    outcomes.tell(options.database.is_some());
     eprint!("{}", figures.table(&tally));
     if options.json {
         writeln!(io::stdout(), "{}", figures.json(&tally))?;
@@ -301,7 +301,7 @@ impl Outcomes {
         }
     }
 
-    fn tell(&self) {
+    fn tell(&self, keeps_database: bool) {
         const SHOWN: usize = 5;
         for analysis in self.analysed.iter().take(SHOWN) {
             eprintln!("{}: {}", analysis.path, analysis.headline);
@@ -314,7 +314,12 @@ impl Outcomes {
             eprintln!("failed {path}: {error}");
         }
         if self.gave_up {
-            eprintln!("the other agents were told to stop; what was saved is in the database");
+            let kept = if keeps_database {
+                "what was saved is in the database"
+            } else {
+                "what was saved goes with the temporary database; --db keeps it"
+            };
+            eprintln!("the other agents were told to stop; {kept}");
         }
     }
 }
