@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-pub(crate) use stamp::Stamp;
+pub(crate) use stamp::{Latest, Stamp};
 
 use crate::sync::{Condvar, Mutex};
 

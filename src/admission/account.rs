@@ -96,6 +96,14 @@ pub trait RateLimiter: Send + Sync + 'static {
         None
     }
 
+    /// Whether [`AccountKey::revised`] is called after every change of the
+    /// [`revision`](Self::revision), to or from `None` as well. Then it is asked after such a call
+    /// alone and not in every walk, which counts where a line asks of many accounts. No unless the
+    /// limiter says otherwise; the answer never changes.
+    fn announces_revisions(&self) -> bool {
+        false
+    }
+
     /// How many units this amount counts for in events. One unless the limiter says otherwise.
     fn units(&self, amount: &Self::Amount) -> u64 {
         let _ = amount;
@@ -222,6 +230,15 @@ struct Installed {
 /// Only tells accounts apart; holds no state.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
+/// How many revisions were announced, by any account.
+static REVISED: AtomicU64 = AtomicU64::new(0);
+
+/// How many changes of revisions have been announced so far.
+#[inline]
+pub(super) fn revisions() -> u64 {
+    REVISED.load(Ordering::Acquire)
+}
+
 impl AccountKey {
     /// A new account of this name. Two accounts of one name cannot serve one dispatcher.
     #[must_use]
@@ -259,6 +276,14 @@ impl AccountKey {
         if let Some(installed) = installed {
             installed.wake.wake();
         }
+    }
+
+    /// Announces that the [`revision`](RateLimiter::revision) has changed, either way; for a limiter
+    /// that [says that it does](RateLimiter::announces_revisions). Called after the change. It wakes
+    /// nobody, and may be called under the account's own lock.
+    pub fn revised(&self) {
+        // Which account it was does not matter: after a change all are asked.
+        REVISED.fetch_add(1, Ordering::Release);
     }
 
     /// Whether no other clone of this key is left: its account is gone.

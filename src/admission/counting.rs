@@ -291,6 +291,11 @@ impl RateLimiter for CountingGate {
     }
 
     #[inline]
+    fn announces_revisions(&self) -> bool {
+        true
+    }
+
+    #[inline]
     fn replenishment(&self) -> Replenishment {
         Replenishment::Release
     }

@@ -148,6 +148,7 @@ pub(crate) trait Entry: Send + Sync {
     fn times(&self, times: usize) -> Demand;
     /// How far the account may be foreseen; see [`RateLimiter::revision`].
     fn revision(&self) -> Option<u64>;
+    fn announces_revisions(&self) -> bool;
     /// Whether another entry on the same account asks for the same amounts.
     fn asks_as(&self, other: &dyn Entry) -> bool;
     /// Hashes the amounts.
@@ -247,6 +248,10 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
 
     fn revision(&self) -> Option<u64> {
         self.limiter.revision()
+    }
+
+    fn announces_revisions(&self) -> bool {
+        self.limiter.announces_revisions()
     }
 
     fn asks_as(&self, other: &dyn Entry) -> bool {

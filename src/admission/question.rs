@@ -257,6 +257,11 @@ pub(super) fn revision(entry: &dyn Entry) -> Option<u64> {
     contain("limiter", || entry.revision()).unwrap_or(None)
 }
 
+/// Whether the account of an entry says when its revision changes. One that fails to say does not.
+pub(super) fn announces_revisions(entry: &dyn Entry) -> bool {
+    contain("limiter", || entry.announces_revisions()).unwrap_or(false)
+}
+
 /// How many units an entry asks for. One that fails to say counts for the most there is.
 pub(super) fn units(entry: &dyn Entry) -> u64 {
     contain("limiter", || entry.units()).unwrap_or(u64::MAX)

@@ -19,6 +19,7 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment};
+use crate::clock::Latest;
 use crate::error::{JobError, UpstreamFailure};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -85,6 +86,8 @@ pub struct TokenBucket {
     revision: AtomicU64,
     /// What is there at least: a question that it answers needs no lock.
     floor: Floor,
+    /// The latest instant of any question, as of which [`RateLimiter::describe`] answers.
+    seen: Latest,
     state: Mutex<State>,
 }
 
@@ -146,9 +149,6 @@ struct State {
     /// In tenths, up to [`MAX_THROTTLE`].
     throttle: u32,
     settled_at: Instant,
-    /// The latest instant of a question that needed the levels, as of which
-    /// [`RateLimiter::describe`] answers.
-    seen_at: Instant,
     /// Successes towards the next relaxation.
     successes: u32,
     last_backpressure: Option<Instant>,
@@ -203,12 +203,6 @@ impl State {
     fn settle(&mut self, now: Instant) {
         (self.tokens.level, self.requests.level) = self.levels_at(now);
         self.settled_at = self.settled_at.max(now);
-        self.see(now);
-    }
-
-    #[inline]
-    fn see(&mut self, now: Instant) {
-        self.seen_at = self.seen_at.max(now);
     }
 
     /// Whether the levels were as high when they were last settled. They only grow with time.
@@ -303,12 +297,12 @@ impl TokenBucket {
             key: AccountKey::new(name),
             revision: AtomicU64::new(0),
             floor: Floor::new(budget.tokens_per_minute, budget.requests_per_minute),
+            seen: Latest::new(now),
             state: Mutex::new(State {
                 tokens: Meter::full(budget.tokens_per_minute, window),
                 requests: Meter::full(budget.requests_per_minute, window),
                 throttle: 0,
                 settled_at: now,
-                seen_at: now,
                 successes: 0,
                 last_backpressure: None,
             }),
@@ -362,6 +356,7 @@ impl TokenBucket {
         if increments == 0 {
             return;
         }
+        self.seen.note(now);
         let mut state = self.state.lock();
         let raised = increments
             .saturating_mul(INCREMENT)
@@ -377,6 +372,7 @@ impl TokenBucket {
     /// Every third success takes 0.2 off; once five minutes have passed without backpressure every
     /// success takes 0.5 off.
     pub fn record_success(&self, now: Instant) {
+        self.seen.note(now);
         let relaxed = {
             let mut state = self.state.lock();
             let relaxed = state.relax(now);
@@ -397,6 +393,7 @@ impl TokenBucket {
         let Ok(budget) = budget.check() else {
             return;
         };
+        self.seen.note(now);
         let grew = {
             let mut state = self.state.lock();
             let old = state.budget();
@@ -424,6 +421,7 @@ impl TokenBucket {
         // Whoever sees the new revision finds no floor of the old.
         self.floor.set(0, 0);
         self.revision.fetch_add(1, Ordering::Release);
+        self.key.revised();
     }
 
     #[inline]
@@ -467,11 +465,12 @@ impl RateLimiter for TokenBucket {
         self.key.clone()
     }
 
-    /// As of the latest instant that a take or a shortage was about, since it reads no clock.
+    /// As of the latest instant that the bucket was asked about, since it reads no clock.
     fn describe(&self, _: &AccountKey) -> AccountStatus {
         let state = self.state.lock();
         let budget = state.budget();
-        let (tokens, requests) = state.whole(state.seen_at);
+        let seen_at = self.seen.instant().unwrap_or(state.settled_at);
+        let (tokens, requests) = state.whole(seen_at);
         let capacity = u64::from(budget.tokens_per_minute);
         let status = AccountStatus::new(
             AccountCategory::TokenBucket,
@@ -498,11 +497,11 @@ impl RateLimiter for TokenBucket {
     fn fits(&self, mine: &[u32], reserved_ahead: &[u32], now: Instant) -> Result<bool, JobError> {
         let mine = Need::of(mine);
         let need = mine.and(Need::of(reserved_ahead));
+        self.seen.note(now);
         if self.floor.covers(need) {
             return Ok(true);
         }
-        let mut state = self.state.lock();
-        state.see(now);
+        let state = self.state.lock();
         self.refuse_impossible(&state, mine)?;
         if state.has_settled(need) {
             let (tokens, requests) = state.whole(state.settled_at);
@@ -520,8 +519,8 @@ impl RateLimiter for TokenBucket {
         now: Instant,
     ) -> Result<bool, JobError> {
         let mine = Need::of(mine);
+        self.seen.note(now);
         let mut state = self.state.lock();
-        state.see(now);
         self.refuse_impossible(&state, mine)?;
         if !state.covers(mine.and(Need::of(reserved_ahead)), now) {
             return Ok(false);
@@ -537,6 +536,7 @@ impl RateLimiter for TokenBucket {
     #[inline]
     fn give(&self, amounts: &[u32], now: Instant) {
         let back = Need::of(amounts);
+        self.seen.note(now);
         let mut state = self.state.lock();
         state.settle(now);
         let window = state.window();
@@ -557,6 +557,11 @@ impl RateLimiter for TokenBucket {
     #[inline]
     fn revision(&self) -> Option<u64> {
         Some(self.revision.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn announces_revisions(&self) -> bool {
+        true
     }
 
     #[inline]

@@ -8,6 +8,8 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::sync::atomic::{AtomicI64, Ordering};
+
 /// The first instant that was ever stamped. It may lie behind others: clocks of tests have times of
 /// their own.
 static ORIGIN: OnceLock<Instant> = OnceLock::new();
@@ -70,6 +72,29 @@ impl Stamp {
     }
 }
 
+/// The latest instant that was ever noted, by any thread.
+#[derive(Debug)]
+pub(crate) struct Latest(AtomicI64);
+
+impl Latest {
+    pub(crate) fn new(instant: Instant) -> Self {
+        Self(AtomicI64::new(Stamp::of(instant).0))
+    }
+
+    #[inline]
+    pub(crate) fn note(&self, instant: Instant) {
+        let Stamp(stamp) = Stamp::of(instant);
+        // Most are the one that was noted last, and cost no more than a look.
+        if stamp > self.0.load(Ordering::Relaxed) {
+            self.0.fetch_max(stamp, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn instant(&self) -> Option<Instant> {
+        Stamp(self.0.load(Ordering::Relaxed)).instant()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +112,18 @@ mod tests {
             }
         }
         assert_eq!(Stamp::never().instant(), None);
+    }
+
+    #[test]
+    fn the_latest_instant_never_goes_back() {
+        let now = Instant::now();
+        let latest = Latest::new(now);
+        for (millis, expected) in [(0, 0), (5, 5), (3, 5), (7, 7)] {
+            latest.note(now + Duration::from_millis(millis));
+            assert_eq!(
+                latest.instant(),
+                Some(now + Duration::from_millis(expected))
+            );
+        }
     }
 }

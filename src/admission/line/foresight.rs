@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::groups::{Class, ClassId, GroupId, OfGroup, Parts, is_unheld};
 use super::keyed::Keyed;
 use super::seqs::Seq;
-use super::slots::{Known, Reserved, SlotId};
+use super::slots::{Known, Reserved, Slot, SlotId};
 use super::waiting::Waiting;
 use crate::admission::demand::{Demand, Filed};
 use crate::admission::question::{Shortfall, earliest, fits, reserved_on};
@@ -81,6 +81,9 @@ impl Waiting {
     /// What the head reserves, and what it lacks. Nothing is known of an account that said "fits" and
     /// then declined.
     pub(super) fn note_head(&mut self, head: Seq, shortfall: &Shortfall) {
+        let Some(waiter) = self.places.get(head) else {
+            return;
+        };
         let class = self.places.class_of(head);
         let Some(class) = class.and_then(|id| self.classes.get(id)) else {
             return;
@@ -91,10 +94,12 @@ impl Waiting {
         let entries = group.entries.iter().zip(&class.entries);
         for (entry, (of_group, of_class)) in entries.enumerate() {
             if let Some(slot) = self.slots.get_mut(of_group.slot) {
-                slot.known_in(self.walks).reserved = Some(Reserved {
+                let known = slot.known_in(self.walks);
+                known.reserved = Some(Reserved {
                     entry,
                     asked: (of_group.count, of_class.units),
                 });
+                known.unheld_heads += usize::from(!waiter.is_held_by(entry));
             }
         }
         let lacking = shortfall.entries.iter().filter(|_| !shortfall.declined);
@@ -109,8 +114,8 @@ impl Waiting {
     /// The accounts of a demand that did not wait were debited.
     pub(super) fn note_passed(&mut self, demand: &Demand) {
         for entry in demand.entries() {
-            if let Some(slot) = self.slots.of(entry.account()) {
-                slot.forget_room();
+            if let Some(id) = self.slots.of(entry.account()) {
+                self.slots.change(id, Slot::forget_room);
             }
         }
     }
@@ -118,7 +123,8 @@ impl Waiting {
     /// The accounts of this demand were debited.
     pub(super) fn note_debit(&mut self, demand: &Demand) {
         for entry in demand.entries() {
-            if let Some(slot) = self.slots.of(entry.account()) {
+            let id = self.slots.of(entry.account());
+            if let Some(slot) = id.and_then(|id| self.slots.get_mut(id)) {
                 slot.known.forget_ample();
             }
         }
@@ -128,39 +134,40 @@ impl Waiting {
     /// or refused, is to be held for the first time, or names an instant: everyone lacks an account
     /// that the head lacks too, and that only an event fills.
     pub(super) fn is_calm(&mut self, head: Seq, now: Instant) -> bool {
-        let Some(head) = self.places.get(head).filter(|_| self.unasked.is_empty()) else {
+        let class = self.places.class_of(head);
+        let class = class.and_then(|id| self.classes.get(id));
+        let Some(class) = class.filter(|_| self.unasked.is_empty()) else {
+            return false;
+        };
+        let Some(group) = self.groups.get(class.group) else {
             return false;
         };
         let (walk, groups) = (self.walks, self.groups.len());
-        let everyone_is_short = self
-            .slots
-            .iter()
-            .any(|slot| slot.groups == groups && slot.blocks_head(walk));
-        if !everyone_is_short {
+        let of_head = group.entries.iter().map(|entry| entry.slot);
+        let everyone_is_short = of_head.clone().any(|id| {
+            let slot = self.slots.get(id);
+            slot.is_some_and(|slot| slot.groups == groups && slot.blocks_head(walk))
+        });
+        if !everyone_is_short || !self.slots.are_settled() {
             return false;
         }
-        let view = View {
-            head: &head.demand,
-            now,
-        };
-        let Some(restless) = self.slots.first_not_calm(walk, view, &mut self.gone) else {
+        if self.slots.are_calm(of_head.clone(), walk) {
             return true;
-        };
-        let head = Arc::clone(&head.demand);
-        self.calm_down(restless, View { head: &head, now })
+        }
+        let doubtful = self.slots.doubtful(of_head, walk);
+        let head = Arc::clone(&class.demand);
+        doubtful
+            .into_iter()
+            .all(|id| self.calm_down(id, View { head: &head, now }))
     }
 
-    /// As much, when somebody may ask for more on this account than fits there.
-    #[cold]
-    fn calm_down(&mut self, mut restless: SlotId, view: View<'_>) -> bool {
-        loop {
+    /// Whether nobody on a slot has to be held on it for the first time, now that it is asked.
+    fn calm_down(&mut self, id: SlotId, view: View<'_>) -> bool {
+        let walk = self.walks;
+        self.slots.is_calm(id, walk, view, &mut self.gone) || {
             // Whoever asked for the most may be gone, or held by now.
-            self.find_most(restless);
-            match self.slots.first_not_calm(self.walks, view, &mut self.gone) {
-                None => return true,
-                Some(id) if id <= restless => return false,
-                Some(id) => restless = id,
-            }
+            self.find_most(id);
+            self.slots.is_calm(id, walk, view, &mut self.gone)
         }
     }
 

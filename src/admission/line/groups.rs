@@ -99,9 +99,7 @@ impl OfGroup {
     #[inline]
     pub(super) fn leave_unheld(&mut self, slots: &mut Slots, gone: &mut Gone) {
         self.unheld -= 1;
-        if let Some(slot) = slots.get_mut(self.slot) {
-            slot.leave_unheld(gone);
-        }
+        slots.change(self.slot, |slot| slot.leave_unheld(gone));
     }
 }
 

@@ -5,23 +5,25 @@
 //! 1. Every account of a group has one slot, which is gone when no group has the account.
 //! 2. A slot counts the members of all its groups that its account has not held yet.
 //! 3. Of those, nobody asks for more than `most` names, by the count of amounts.
-//! 4. What a walk knows of an account is forgotten with the walk, and what fits there with the
+//! 4. `unannounced` and `tight` name the slots that they say, and no others.
+//! 5. What a walk knows of an account is forgotten with the walk, and what fits there with the
 //!    next debit. Only the room of `most` outlasts both: it shrinks with each debit, and is gone when
 //!    the revision changes.
 
-#[cfg(any(test, debug_assertions))]
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::Gone;
 use super::foresight::View;
 use super::groups::GroupId;
+use crate::admission::account::revisions;
 use crate::admission::demand::{Demand, Filed};
 use crate::admission::ids::IdMap;
-use crate::admission::question::revision;
+use crate::admission::question::{announces_revisions, revision};
 use crate::unwind::contain;
 
 pub(super) type SlotId = usize;
@@ -30,6 +32,12 @@ pub(super) type SlotId = usize;
 pub(super) struct Slots {
     slots: Slab<Slot>,
     by_account: IdMap<SlotId>,
+    /// Those whose accounts do not say when their revisions change.
+    unannounced: BTreeSet<SlotId>,
+    /// Those of whose `most` one has no room.
+    tight: BTreeSet<SlotId>,
+    /// How many revisions had been announced when those that announce them were last found settled.
+    settled: Option<u64>,
 }
 
 /// An account that groups have in common.
@@ -44,9 +52,11 @@ pub(super) struct Slot {
     sample: Question,
     /// The revision under which every class on it has been asked.
     pub(super) asked_under: Option<u64>,
+    announces: bool,
     pub(super) unheld: usize,
     /// One for each count of amounts.
     most: Vec<Most>,
+    is_tight: bool,
     pub(super) known: Known,
 }
 
@@ -76,7 +86,7 @@ struct Most {
     count: usize,
     units: u64,
     question: Question,
-    /// So many times the most fits beside itself. Every debit of no more than that takes one off.
+    /// So many times in a row the most is known to fit. Every debit of no more than that takes one off.
     room: usize,
     /// So much room is asked for at once: that spares the questions of as many walks.
     asked: usize,
@@ -112,7 +122,10 @@ impl Most {
     /// Whether it is known to fit beside what the head reserves.
     #[inline]
     fn has_room(&self, reserved: Option<&Reserved>) -> bool {
-        self.room > 0 && reserved.is_none_or(|reserved| self.covers(reserved.asked))
+        match reserved {
+            None => self.room > 0,
+            Some(reserved) => self.room > 1 && self.covers(reserved.asked),
+        }
     }
 
     /// Whether it fits beside what the head reserves. The account is asked, and may panic.
@@ -125,7 +138,12 @@ impl Most {
         let reserved = reserved.and_then(|it| view.head.entries().get(it.entry));
         let entry = self.question.entry();
         let fits = entry.map(|entry| entry.fits(reserved.map(|it| &**it), view.now));
-        matches!(fits, Some(Ok(true)))
+        let fits = matches!(fits, Some(Ok(true)));
+        if fits {
+            // Beside what the head reserves, so alone as well.
+            self.room = self.room.max(1);
+        }
+        fits
     }
 
     fn ask_for_room(&mut self, now: Instant, gone: &mut Gone) {
@@ -145,7 +163,7 @@ impl Most {
         let copies = self.copies.as_ref();
         let copies = copies.and_then(|(_, copies)| copies.entries().first());
         if copies.is_some() && matches!(entry.fits(copies.map(|it| &**it), now), Ok(true)) {
-            self.room = asked;
+            self.room = asked + 1;
             self.asked = MUCH_ROOM.min(asked * 2);
         } else {
             self.asked = (asked / 2).max(1);
@@ -172,6 +190,8 @@ pub(super) struct Known {
     /// That the head is short on it, and when the clock alone closes that.
     pub(super) head: Option<Option<Instant>>,
     pub(super) reserved: Option<Reserved>,
+    /// How often the head itself is among the unheld.
+    pub(super) unheld_heads: usize,
     /// So many amounts of so many units fit beside the head, until it is debited.
     ample: Vec<(usize, u64)>,
 }
@@ -209,6 +229,7 @@ impl Slot {
             known.revision = None;
             known.head = None;
             known.reserved = None;
+            known.unheld_heads = 0;
             known.forget_ample();
         }
         known
@@ -240,27 +261,52 @@ impl Slot {
         self.known.walk == walk && self.known.head == Some(None)
     }
 
-    /// Whether nobody on it can be refused, or has to be held on it for the first time. The account
-    /// is asked, and may panic.
+    /// Whether every class on it has been asked as the account now is. It is asked, and may panic.
     #[inline]
-    fn is_calm(&mut self, walk: u64, view: View<'_>, gone: &mut Gone) -> bool {
+    fn is_as_asked(&self) -> bool {
         let revision = self.sample.entry().and_then(|entry| entry.revision());
-        if revision.is_none() || revision != self.asked_under {
-            return false;
+        revision.is_some() && revision == self.asked_under
+    }
+
+    /// Whether nobody on it has to be held on it for the first time, by what is known.
+    #[inline]
+    fn is_calm(&self, walk: u64) -> bool {
+        self.is_held_by_all_others(walk) || {
+            let (head, reserved) = self.of_head(walk);
+            head.is_none() && self.most.iter().all(|most| most.has_room(reserved))
         }
-        if self.unheld == 0 {
-            return true;
+    }
+
+    /// As much, by what the account says. It is asked, and may panic.
+    fn has_calm(&mut self, walk: u64, view: View<'_>, gone: &mut Gone) -> bool {
+        self.is_held_by_all_others(walk) || {
+            let (head, reserved) = self.of_head(walk);
+            let (is_lacking, reserved) = (head.is_some(), reserved.copied());
+            let reserved = reserved.as_ref();
+            let mut most = self.most.iter_mut();
+            !is_lacking
+                && most.all(|most| most.has_room(reserved) || most.fits(reserved, view, gone))
         }
-        let (head, reserved) = match self.known.walk == walk {
-            true => (self.known.head, self.known.reserved),
+    }
+
+    /// Whether nobody but the head is unheld.
+    #[inline]
+    fn is_held_by_all_others(&self, walk: u64) -> bool {
+        self.unheld == 0 || self.known.walk == walk && self.unheld == self.known.unheld_heads
+    }
+
+    /// What this walk knows of the head on it: until when it lacks it, and what it reserves.
+    #[inline]
+    fn of_head(&self, walk: u64) -> (Option<Option<Instant>>, Option<&Reserved>) {
+        match self.known.walk == walk {
+            true => (self.known.head, self.known.reserved.as_ref()),
             false => (None, None),
-        };
-        let reserved = reserved.as_ref();
-        head.is_none()
-            && self
-                .most
-                .iter_mut()
-                .all(|most| most.has_room(reserved) || most.fits(reserved, view, gone))
+        }
+    }
+
+    #[inline]
+    fn has_no_room(&self) -> bool {
+        self.most.iter().any(|most| most.room == 0)
     }
 
     /// A member of a group was granted so much of it.
@@ -326,18 +372,28 @@ impl Slots {
             }
             return *id;
         }
+        let announces = announces_revisions(&**entry);
+        let asked_under = revision(&**entry);
+        if asked_under.is_none() {
+            self.settled = None;
+        }
         let id = self.slots.insert(Slot {
             account,
             groups: 1,
             coming: Some(group),
             going: None,
-            asked_under: revision(&**entry),
+            asked_under,
+            announces,
             sample: question,
             unheld: 0,
             most: Vec::new(),
+            is_tight: false,
             known: Known::default(),
         });
         self.by_account.insert(account, id);
+        if !announces {
+            self.unannounced.insert(id);
+        }
         id
     }
 
@@ -355,6 +411,8 @@ impl Slots {
             && let Some(mut slot) = self.slots.try_remove(id)
         {
             self.by_account.remove(&slot.account);
+            self.unannounced.remove(&id);
+            self.tight.remove(&id);
             slot.forget_most(gone);
             gone.push(slot.sample.demand);
         }
@@ -371,45 +429,106 @@ impl Slots {
     }
 
     /// The slot of an account, if a group has it.
-    pub(super) fn of(&mut self, account: u64) -> Option<&mut Slot> {
-        let id = self.by_account.get(&account)?;
-        self.slots.get_mut(*id)
+    pub(super) fn of(&self, account: u64) -> Option<SlotId> {
+        self.by_account.get(&account).copied()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().map(|(_, slot)| slot)
+    #[inline]
+    pub(super) fn get(&self, id: SlotId) -> Option<&Slot> {
+        self.slots.get(id)
     }
 
-    /// The first slot by id on which somebody may be refused, or held for the first time.
-    pub(super) fn first_not_calm(
+    /// Changes who is unheld on a slot, or what is known of its room.
+    #[inline]
+    pub(super) fn change(&mut self, id: SlotId, change: impl FnOnce(&mut Slot)) {
+        if let Some(slot) = self.slots.get_mut(id) {
+            change(slot);
+            let is_tight = slot.has_no_room();
+            if is_tight != slot.is_tight {
+                slot.is_tight = is_tight;
+                self.note_tight(id, is_tight);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn note_tight(&mut self, id: SlotId, is_tight: bool) {
+        if is_tight {
+            self.tight.insert(id);
+        } else {
+            self.tight.remove(&id);
+        }
+    }
+
+    /// Whether every class on every account has been asked as the account now is.
+    pub(super) fn are_settled(&mut self) -> bool {
+        let announced = revisions();
+        if self.settled != Some(announced) {
+            let mut slots = self.slots.iter().map(|(_, slot)| slot);
+            if !asked_as_they_are(slots.by_ref().filter(|slot| slot.announces)) {
+                return false;
+            }
+            self.settled = Some(announced);
+        }
+        let unannounced = self.unannounced.iter();
+        self.unannounced.is_empty()
+            || asked_as_they_are(unannounced.filter_map(|id| self.slots.get(*id)))
+    }
+
+    /// Whether it is known that nobody has to be held for the first time on any account, of which
+    /// the head asks these.
+    #[inline]
+    pub(super) fn are_calm(&self, mut of_head: impl Iterator<Item = SlotId>, walk: u64) -> bool {
+        self.tight.is_empty()
+            && of_head.all(|id| self.slots.get(id).is_some_and(|slot| slot.is_calm(walk)))
+    }
+
+    /// The slots of which that is not known.
+    #[inline(never)]
+    pub(super) fn doubtful(
+        &self,
+        of_head: impl Iterator<Item = SlotId>,
+        walk: u64,
+    ) -> SmallVec<[SlotId; 4]> {
+        let restless = of_head.filter(|id| {
+            let slot = self.slots.get(*id);
+            slot.is_some_and(|slot| !slot.is_tight && !slot.is_calm(walk))
+        });
+        restless.chain(self.tight.iter().copied()).collect()
+    }
+
+    /// Whether nobody on a slot has to be held on it for the first time; the account is asked. Of
+    /// one that panics it is not known.
+    #[inline(never)]
+    pub(super) fn is_calm(
         &mut self,
+        id: SlotId,
         walk: u64,
         view: View<'_>,
         gone: &mut Gone,
-    ) -> Option<SlotId> {
-        let mut at = None;
-        // One that panics is not calm either.
-        let _asked = contain("limiter", || {
-            for (id, slot) in &mut self.slots {
-                at = Some(id);
-                if !slot.is_calm(walk, view, gone) {
-                    return;
-                }
-            }
-            at = None;
+    ) -> bool {
+        let mut is_calm = false;
+        self.change(id, |slot| {
+            let asked = contain("limiter", || slot.has_calm(walk, view, gone));
+            is_calm = asked.unwrap_or(false);
         });
-        at
+        is_calm
     }
 
     /// This walk has asked every class.
     pub(super) fn note_asked(&mut self, walk: u64) {
-        for (_, slot) in &mut self.slots {
+        for (id, slot) in &mut self.slots {
             if slot.known.walk == walk
                 && let Some(revision) = slot.known.revision
                 && slot.asked_under != revision
             {
                 slot.asked_under = revision;
                 slot.forget_room();
+                slot.is_tight = slot.has_no_room();
+                if slot.is_tight {
+                    self.tight.insert(id);
+                }
+                self.settled = None;
             }
         }
     }
@@ -425,6 +544,15 @@ impl Slots {
             let counted = counted.map(|(groups, unheld)| (groups.len(), *unheld));
             assert_eq!(counted, Some((slot.groups, slot.unheld)), "invariant 2");
             assert_eq!(slot.unheld == 0, slot.most.is_empty(), "invariant 3");
+            assert_eq!(slot.has_no_room(), self.tight.contains(&id), "invariant 4");
+            assert_eq!(slot.is_tight, self.tight.contains(&id), "invariant 4");
+            let asked_in_every_walk = self.unannounced.contains(&id);
+            assert_eq!(slot.announces, !asked_in_every_walk, "invariant 4");
         }
     }
+}
+
+/// Whether every class on each of these has been asked as its account now is. None of a panic.
+fn asked_as_they_are<'a>(mut slots: impl Iterator<Item = &'a Slot>) -> bool {
+    contain("limiter", || slots.all(Slot::is_as_asked)).unwrap_or(false)
 }

@@ -108,16 +108,20 @@ impl Waiting {
                 let is_held = waiter.is_held_by(index);
                 let is_first = !is_held && of_class.unheld.is_empty(&class.members);
                 of_class.unheld.join(seq, is_held, &class.members);
-                let Some(slot) = self.slots.get_mut(of_group.slot).filter(|_| !is_held) else {
+                if is_held {
                     continue;
-                };
+                }
                 of_group.unheld += 1;
-                slot.unheld += 1;
+                self.slots.change(of_group.slot, |slot| {
+                    slot.unheld += 1;
+                    if is_first {
+                        let question = Question::new(&class.demand, index);
+                        let asked = (of_group.count, of_class.units);
+                        slot.note_most(asked, question, &mut self.gone);
+                    }
+                });
                 if is_first {
                     of_group.largest_unheld.push((of_class.units, id));
-                    let question = Question::new(&class.demand, index);
-                    let asked = (of_group.count, of_class.units);
-                    slot.note_most(asked, question, &mut self.gone);
                 }
             }
             class.members.push(seq);
@@ -135,16 +139,15 @@ impl Waiting {
             && let Some(group) = self.groups.get_mut(class.group)
         {
             for (of_class, of_group) in class.entries.iter_mut().zip(&mut group.entries) {
-                let Some(slot) = self.slots.get_mut(of_group.slot) else {
-                    continue;
-                };
-                if is_granted {
-                    slot.debit((of_group.count, of_class.units));
-                }
-                if of_group.unheld > 0 && of_class.unheld.leave(seq) {
-                    of_group.unheld -= 1;
-                    slot.leave_unheld(&mut self.gone);
-                }
+                self.slots.change(of_group.slot, |slot| {
+                    if is_granted {
+                        slot.debit((of_group.count, of_class.units));
+                    }
+                    if of_group.unheld > 0 && of_class.unheld.leave(seq) {
+                        of_group.unheld -= 1;
+                        slot.leave_unheld(&mut self.gone);
+                    }
+                });
             }
             let was_first = class.members.first() == Some(seq);
             class.members.remove(seq);
@@ -326,21 +329,22 @@ impl Waiting {
     }
 
     /// Names anew the most that is asked of an account by those whom it has not held.
+    #[cold]
     pub(super) fn find_most(&mut self, id: SlotId) {
-        let Some(slot) = self.slots.get_mut(id) else {
-            return;
-        };
-        slot.forget_most(&mut self.gone);
-        for (_, group) in &mut self.groups {
-            for (index, of_group) in group.entries.iter_mut().enumerate() {
-                if of_group.slot == id
-                    && let Some((units, class)) = of_group.largest_unheld(index, &self.classes)
-                {
-                    let question = Question::new(&class.demand, index);
-                    slot.note_most((of_group.count, units), question, &mut self.gone);
+        let (groups, classes, gone) = (&mut self.groups, &self.classes, &mut self.gone);
+        self.slots.change(id, |slot| {
+            slot.forget_most(gone);
+            for (_, group) in groups {
+                for (index, of_group) in group.entries.iter_mut().enumerate() {
+                    if of_group.slot == id
+                        && let Some((units, class)) = of_group.largest_unheld(index, classes)
+                    {
+                        let question = Question::new(&class.demand, index);
+                        slot.note_most((of_group.count, units), question, gone);
+                    }
                 }
             }
-        }
+        });
     }
 
     /// Drops the names of classes that are gone, when these are most of what is named: so what names
