@@ -29,7 +29,7 @@ use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{EventKind, MessageBus, RejectReason};
 use crate::job::JobContext;
-use crate::job::core::{JobCore, WaitingFor};
+use crate::job::core::JobCore;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::{Seat, Slot, Threads};
@@ -230,7 +230,6 @@ impl Admission {
         context: &JobContext,
     ) -> Result<Box<Waits>, JobError> {
         let job = context.core();
-        let _waiting = job.waits_for(WaitingFor::Admission);
         loop {
             let seen = job.cell().epoch();
             let interruption = job.interruption();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::behalf::{self, Handed};
-use super::core::{JobCore, NewJob, Supervisor, Terms, WaitingFor};
+use super::core::{JobCore, NewJob, Supervisor, Terms};
 use super::current;
 use super::handle::{JobHandle, downcast};
 use super::identity::{JobIds, JobType, Workflow};
@@ -230,7 +230,6 @@ impl JobContext {
         refuse_reentry("sleep")?;
         let clock = self.job.clock();
         let deadline = clock.now().checked_add(duration);
-        let _waiting = self.job.waits_for(WaitingFor::Time);
         loop {
             let seen = self.job.cell().epoch();
             if let Some(interruption) = self.job.interruption() {
