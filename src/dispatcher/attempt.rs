@@ -39,7 +39,9 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
 
 #[inline(never)]
 fn end(inner: &Arc<Inner>, entry: &Arc<Entry>, body: Box<dyn Body>, outcome: Outcome) {
-    settle::finish(inner, entry, body, outcome);
+    if let Err(failure) = contain("job", || settle::finish(inner, entry, body, outcome)) {
+        settle::finish_without_hooks(inner, entry, failure);
+    }
     inner.thread_ends(entry);
 }
 

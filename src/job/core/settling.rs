@@ -10,6 +10,7 @@ use crate::events::Subscription;
 use crate::sync::atomic::Ordering;
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
+use crate::unwind::discard_each;
 
 #[derive(Default)]
 pub(super) struct Settled {
@@ -42,7 +43,7 @@ impl JobCore {
             std::mem::take(&mut settled.subscriptions)
         };
         // Before anybody can see the outcome: what is submitted next is not theirs to hear.
-        drop(subscriptions);
+        discard_each(subscriptions);
         let (waiters, dependents) = {
             let mut settled = self.settled.lock();
             settled.outcome = Some(outcome);
