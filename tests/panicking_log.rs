@@ -56,7 +56,6 @@ impl Drop for Logged {
     }
 }
 
-// case ATT-11
 #[test]
 fn a_log_that_panics_at_the_end_of_a_job_keeps_no_handle_unanswered() {
     log::set_logger(&Full).unwrap();

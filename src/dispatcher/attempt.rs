@@ -115,7 +115,7 @@ fn admit(
             // Admission cancels a job only because it stops, and that is a cancellation like any
             // other: whoever asks what became of the job finds it decided.
             if refusal.is_cancelled() {
-                settle::signal_shutdown(job);
+                settle::stop_by_shutdown(job);
             }
         })?;
     Ok(take_over(inner, job, grant, models, holds))

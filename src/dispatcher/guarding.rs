@@ -224,8 +224,7 @@ impl Round<'_> {
         };
         if verdict.as_ref().is_err_and(JobError::is_cancelled) && self.inner.is_stopping() {
             // The guard was cancelled because everything stops, and so is the job it gates.
-            settle::signal_shutdown(gated);
-            gated.fire_cancellation();
+            settle::stop_by_shutdown(gated);
         }
         verdict
     }

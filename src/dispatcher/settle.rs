@@ -188,6 +188,12 @@ pub(super) fn signal_shutdown(job: &JobCore) {
     job.signal_cancellation(SHUTDOWN.0, SHUTDOWN.1);
 }
 
+/// Tells the job of the calling thread that the dispatcher shuts down, its callbacks included.
+pub(super) fn stop_by_shutdown(job: &JobCore) {
+    signal_shutdown(job);
+    job.fire_cancellation();
+}
+
 /// Settles a job that will never have a thread. Answers false when it has been started.
 pub(super) fn refuse_queued(inner: &Arc<Inner>, entry: &Arc<Entry>, refusal: JobError) -> bool {
     let Some(body) = entry.take_body() else {

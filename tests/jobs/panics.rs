@@ -621,7 +621,6 @@ impl std::error::Error for Mute {
     }
 }
 
-// case ATT-11
 #[test]
 fn an_error_that_panics_when_it_is_asked_keeps_no_cancelled_job_from_ending() {
     let host = Host::new();

@@ -97,7 +97,6 @@ fn whoever_asks_for_admission_by_a_jobs_context_leaves_its_wait_on_record() {
     host.dispatcher.shutdown(LONG).unwrap();
 }
 
-// case RT-5
 #[test]
 fn a_cap_is_seen_to_be_used_up_when_somebody_sleeps_by_a_waiting_jobs_context() {
     // Two threads for jobs.
