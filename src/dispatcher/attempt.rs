@@ -112,9 +112,9 @@ fn admit(
         .admission()
         .admit(demand, context)
         .inspect_err(|refusal| {
-            // Admission cancels a job only because it stops, and that is a cancellation like any
-            // other: whoever asks what became of the job finds it decided.
-            if refusal.is_cancelled() {
+            // That admission stops is a cancellation like any other: whoever asks what became of the
+            // job finds it decided. An account that refuses with one of its own fails the job.
+            if inner.admission().has_stopped_with(refusal) {
                 settle::stop_by_shutdown(job);
             }
         })?;
