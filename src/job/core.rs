@@ -31,7 +31,7 @@ use crate::error::JobError;
 use crate::events::{Event, EventKind, MessageBus, ModelCall, Overflow};
 use crate::guard::ScopeGuard;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use crate::unwind::discard;
 use settling::Settled;
 pub(crate) use waiting::WaitingFor;
@@ -57,7 +57,11 @@ pub(crate) trait Supervisor: Send + Sync {
     fn dependencies_settled(&self, job: &JobCore);
 }
 
+/// Tells jobs apart where they are kept in the order in which they were made; holds no state.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) struct JobCore {
+    number: u64,
     profile: Arc<JobProfile>,
     behalf: Arc<Behalf>,
     terms: Terms,
@@ -144,6 +148,7 @@ impl JobCore {
                 orchestrator: new.terms.orchestrator,
                 guard: new.terms.guard.clone(),
             }),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             profile,
             terms: new.terms,
             clock: new.clock,
