@@ -197,12 +197,22 @@ impl ManualClock {
     }
 
     /// Moves time forward by `step` and wakes every sleeper whose instant has come.
+    ///
+    /// # Panics
+    /// When that is past the end of time, of either; neither has moved then.
     pub fn advance(&self, step: Duration) {
         let due: Vec<_> = {
             let mut state = self.shared.state.lock();
-            state.elapsed += step;
-            state.wall += step;
-            let now = self.shared.base + state.elapsed;
+            let elapsed = state.elapsed.checked_add(step);
+            let now = elapsed.and_then(|elapsed| self.shared.base.checked_add(elapsed));
+            let (Some(elapsed), Some(now), Some(wall)) =
+                (elapsed, now, state.wall.checked_add(step))
+            else {
+                drop(state);
+                panic!("a clock cannot be advanced by {step:?}: that is past the end of time");
+            };
+            state.elapsed = elapsed;
+            state.wall = wall;
             state
                 .sleepers
                 .iter()
@@ -314,6 +324,20 @@ mod tests {
         clock.advance(Duration::from_secs(1));
         assert_eq!(waiter.join().unwrap(), Duration::from_secs(10));
         assert!(clock.shared.state.lock().sleepers.is_empty());
+    }
+
+    #[test]
+    fn a_step_past_the_end_of_time_moves_nothing() {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_secs(1));
+        let before = (clock.now(), clock.wall(), clock.elapsed());
+        let far = clock.clone();
+        thread::spawn(move || far.advance(Duration::MAX))
+            .join()
+            .unwrap_err();
+        assert_eq!((clock.now(), clock.wall(), clock.elapsed()), before);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(clock.elapsed(), Duration::from_secs(2));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod text;
 mod upstream;
 mod wrap;
 
-pub(crate) use chain::chain;
+pub(crate) use chain::{chain, links, said};
 pub(crate) use hide::Redactor;
 pub use http::HttpFailure;
 pub use kind::ErrorKind;
@@ -32,6 +32,8 @@ pub use upstream::UpstreamFailure;
 pub use wrap::ResultExt;
 
 pub use retry::{CorrectionSignal, RetrySignal, TruncationSignal, UpstreamSignal};
+
+use crate::unwind::discard;
 
 type Source = Arc<dyn StdError + Send + Sync + 'static>;
 
@@ -229,7 +231,7 @@ impl JobError {
     /// how many were left out in between.
     #[must_use]
     pub fn with_source(self, source: impl StdError + Send + Sync + 'static) -> Self {
-        self.edit(|inner| inner.source = Some(Arc::new(source)))
+        self.edit(|inner| discard(inner.source.replace(Arc::new(source))))
     }
 
     /// The same error, of another kind.

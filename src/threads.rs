@@ -110,7 +110,8 @@ impl Threads {
         Some(seat)
     }
 
-    fn aside(&self) -> usize {
+    /// How many live threads are set aside: those of subscriptions, also of such as have ended.
+    pub(crate) fn aside(&self) -> usize {
         self.aside.load(Ordering::SeqCst)
     }
 

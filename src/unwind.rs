@@ -50,10 +50,14 @@ pub(crate) fn contain_result<T>(
 /// Drops a value of a user's type, whose destructor may panic.
 pub(crate) fn discard<T>(value: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        log::error!(
-            "a destructor panicked: {}; its value is gone",
-            panic_text(&*payload)
-        );
+        // The log is foreign too, and whoever discards relies on getting past it.
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            log::error!(
+                "a destructor panicked: {}; its value is gone",
+                panic_text(&*payload)
+            );
+        }));
+        std::mem::forget(told);
         // The payload is a user's value as well, and would take the same way out.
         std::mem::forget(payload);
     }

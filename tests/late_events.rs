@@ -91,6 +91,7 @@ fn neither_a_thread_left_behind_nor_a_late_permit_speaks_for_a_job_that_has_ende
     let (begun, begins) = mpsc::channel();
     let (go, gate) = mpsc::channel::<()>();
     let (spoken, speaks) = mpsc::channel();
+    let (noting, noted) = mpsc::channel();
     let needs = Arc::clone(&database);
     let job = job_fn(
         move || JobRequirements::none().provider(&needs),
@@ -98,6 +99,8 @@ fn neither_a_thread_left_behind_nor_a_late_permit_speaks_for_a_job_that_has_ende
             begun.send(()).unwrap();
             let _ = gate.recv();
             context.publish("I am still here", Some(50));
+            context.record_admission_wait(Duration::from_secs(1));
+            noting.send(context.note("late", 1)).unwrap();
             spoken.send(()).unwrap();
             Ok(())
         },
@@ -112,8 +115,13 @@ fn neither_a_thread_left_behind_nor_a_late_permit_speaks_for_a_job_that_has_ende
     }
     assert!(handle.get().unwrap_err().is_timed_out());
 
+    let ended = handle.snapshot();
+
     drop(go);
     speaks.recv().unwrap();
+    let noted = noted.recv().unwrap().unwrap_err();
+    assert!(matches!(noted.kind(), ErrorKind::IllegalState { .. }));
+    assert_eq!(handle.snapshot(), ended, "what it was at its end stays");
     assert_eq!(database.gate.in_use(), 1);
     drop(std::mem::take(&mut *database.kept.lock().unwrap()));
     assert_eq!(database.gate.in_use(), 0);

@@ -29,7 +29,7 @@ use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{EventKind, MessageBus, RejectReason};
 use crate::job::JobContext;
-use crate::job::core::{JobCore, WaitingFor};
+use crate::job::core::JobCore;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::threads::{Seat, Slot, Threads};
@@ -110,7 +110,8 @@ struct State {
 
 enum Phase {
     Open,
-    Stopped,
+    /// With the error that everybody hears from then on.
+    Stopped(JobError),
     Broken(JobError),
 }
 
@@ -230,7 +231,6 @@ impl Admission {
         context: &JobContext,
     ) -> Result<Box<Waits>, JobError> {
         let job = context.core();
-        let _waiting = job.waits_for(WaitingFor::Admission);
         loop {
             let seen = job.cell().epoch();
             let interruption = job.interruption();
@@ -312,17 +312,26 @@ impl Admission {
     pub(crate) fn stop(&self) {
         let now = self.shared.clock.now();
         let _told = self.step(|state, out| {
+            let stopped = stopped();
             if matches!(state.phase, Phase::Open) {
-                state.phase = Phase::Stopped;
+                state.phase = Phase::Stopped(stopped.clone());
             }
             state
                 .line
-                .refuse_all(&stopped(), RejectReason::Shutdown, now, out);
+                .refuse_all(&stopped, RejectReason::Shutdown, now, out);
             state.line.memory.stop();
             state.line.accounts.release_all(self.shared.id);
             out.evaluate();
             Ok(())
         });
+    }
+
+    /// Whether `refusal` is that admission has stopped. An account's own may read the same.
+    pub(crate) fn has_stopped_with(&self, refusal: &JobError) -> bool {
+        match &self.shared.state.lock().phase {
+            Phase::Stopped(stopped) => stopped.is_same(refusal),
+            Phase::Open | Phase::Broken(_) => false,
+        }
     }
 
     /// How many demands are parked.
@@ -414,7 +423,7 @@ impl Admission {
                     }
                     Ok(Some(look.at))
                 }
-                Phase::Stopped | Phase::Broken(_) => Ok(None),
+                Phase::Stopped(_) | Phase::Broken(_) => Ok(None),
             });
             match walked {
                 Ok(Some(next)) => self
@@ -440,7 +449,7 @@ impl State {
     ) -> Result<Arrival, Defect> {
         match &self.phase {
             Phase::Open => {}
-            Phase::Stopped => return Ok(Arrival::Refused(stopped())),
+            Phase::Stopped(stopped) => return Ok(Arrival::Refused(stopped.clone())),
             Phase::Broken(defect) => return Ok(Arrival::Refused(defect.clone())),
         }
         if ask.demand.is_empty() {

@@ -39,7 +39,9 @@ pub(super) fn run(inner: &Arc<Inner>, entry: &Arc<Entry>) {
 
 #[inline(never)]
 fn end(inner: &Arc<Inner>, entry: &Arc<Entry>, body: Box<dyn Body>, outcome: Outcome) {
-    settle::finish(inner, entry, body, outcome);
+    if let Err(failure) = contain("job", || settle::finish(inner, entry, body, outcome)) {
+        settle::finish_without_hooks(inner, entry, failure);
+    }
     inner.thread_ends(entry);
 }
 
@@ -110,10 +112,10 @@ fn admit(
         .admission()
         .admit(demand, context)
         .inspect_err(|refusal| {
-            // Admission cancels a job only because it stops, and that is a cancellation like any
-            // other: whoever asks what became of the job finds it decided.
-            if refusal.is_cancelled() {
-                settle::signal_shutdown(job);
+            // That admission stops is a cancellation like any other: whoever asks what became of the
+            // job finds it decided. An account that refuses with one of its own fails the job.
+            if inner.admission().has_stopped_with(refusal) {
+                settle::stop_by_shutdown(job);
             }
         })?;
     Ok(take_over(inner, job, grant, models, holds))

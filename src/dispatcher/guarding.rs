@@ -27,7 +27,7 @@ use crate::guard::{
     AdmissionRequest, Attached, Content, Gate, GuardPhase, Guards, Protection, Subject,
     ValidationGuards,
 };
-use crate::job::core::{JobCore, Outcome};
+use crate::job::core::{Decision, JobCore, Outcome};
 use crate::job::description::Description;
 use crate::job::identity::simple_name;
 use crate::job::{
@@ -206,6 +206,7 @@ impl Round<'_> {
             None => asking(self.inner, self.entry, prepare)?,
         };
         let submitted = door::submit_guard(self.inner, self.terms(attached), prepared);
+        let mut guard = None;
         let verdict = match submitted {
             Ok(Taken {
                 refusal: Some(refusal),
@@ -218,14 +219,19 @@ impl Round<'_> {
                 ),
             )
             .with_source(refusal)),
-            Ok(Taken { job, .. }) => self.wait(job),
+            Ok(Taken { job, .. }) => {
+                guard = Some(Arc::clone(&job));
+                self.wait(job)
+            }
             Err(SubmitError::ShutDown) => Err(JobError::cancelled("the dispatcher shut down")),
             Err(error) => Err(error.into()),
         };
-        if verdict.as_ref().is_err_and(JobError::is_cancelled) && self.inner.is_stopping() {
+        // By what became of it: a guard may fail with a cancellation of somebody else's.
+        let was_cancelled = guard.is_none_or(|guard| guard.decision() == Decision::Cancelled)
+            && verdict.as_ref().is_err_and(JobError::is_cancelled);
+        if was_cancelled && self.inner.is_stopping() {
             // The guard was cancelled because everything stops, and so is the job it gates.
-            settle::signal_shutdown(gated);
-            gated.fire_cancellation();
+            settle::stop_by_shutdown(gated);
         }
         verdict
     }

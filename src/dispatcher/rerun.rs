@@ -149,8 +149,7 @@ fn wait(inner: &Inner, job: &JobCore, deadline: Option<Instant>) -> Result<(), J
     // A shutdown says so first and then looks who waits here; this wait is recorded first and then
     // looks whether there is a shutdown. One of them sees the other.
     if inner.is_stopping() {
-        settle::signal_shutdown(job);
-        job.fire_cancellation();
+        settle::stop_by_shutdown(job);
     }
     loop {
         let seen = job.cell().epoch();

@@ -5,9 +5,12 @@
 //! 1. A job is settled by whoever takes its settlement token; everybody else does nothing.
 //! 2. The order on every path: state, spend gates, terminal event, the workflow's end for a root, teardown, and
 //!    the handle last.
+//! 3. A panic on the way, in the log or in what an error carries, keeps no handle from answering.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use scopeguard::ScopeGuard;
 
 use super::body::Body;
 use super::entry::Entry;
@@ -21,7 +24,7 @@ use crate::events::{
 use crate::job::behalf;
 use crate::job::core::{Decision, JobCore, Outcome};
 use crate::job::{JobContext, JobState};
-use crate::unwind::{contain, discard};
+use crate::unwind::{catch, contain, discard};
 
 /// What the hooks after the work may take together (ATT-9).
 pub(super) const HOOK_BUDGET: Duration = Duration::from_secs(30);
@@ -30,35 +33,52 @@ pub(super) const HOOK_BUDGET: Duration = Duration::from_secs(30);
 pub(super) fn finish(
     inner: &Arc<Inner>,
     entry: &Arc<Entry>,
-    mut body: Box<dyn Body>,
+    body: Box<dyn Body>,
     outcome: Outcome,
 ) {
     let job = entry.job();
+    // Also on the way of a panic, on which its destructor must not panic as well.
+    let mut body = scopeguard::guard(body, discard);
     let outcome = final_outcome(job, outcome);
     if entry.is_abandoned() {
-        leave(entry, body, outcome);
+        leave(entry, ScopeGuard::into_inner(body), outcome);
         return;
     }
     decided(entry, &outcome);
     let deadline = inner.clock().now().checked_add(HOOK_BUDGET);
     let alarm = deadline.map(|at| inner.timer().arm(at, Alarm::Hooks(Arc::clone(entry))));
-    let outcome = guarding::judge_output(inner, entry, &*body, outcome, deadline);
+    let outcome = guarding::judge_output(inner, entry, &**body, outcome, deadline);
     if guarding::judges_output(entry) {
         entry.set_pending(outcome.clone());
     }
     if entry.is_abandoned() {
-        leave(entry, body, outcome);
+        leave(entry, ScopeGuard::into_inner(body), outcome);
         return;
     }
     let context = JobContext::new(Arc::clone(job));
     if let Err(error) = contain("post_execute", || body.post_execute(&outcome, &context)) {
         log::error!("{}: {error}", job.id());
     }
-    discard(body);
+    drop(body);
     if let Some(alarm) = alarm {
         inner.disarm(alarm);
     }
     settle(inner, entry, outcome);
+    job.let_go();
+}
+
+/// The end of a job's own thread whose [`finish`] panicked, such as in the log: the handle answers all the same,
+/// with what the job had decided where it had.
+pub(super) fn finish_without_hooks(inner: &Arc<Inner>, entry: &Arc<Entry>, failure: JobError) {
+    let job = entry.job();
+    if !entry.is_abandoned() {
+        let outcome = match (job.begin_finishing(), entry.pending()) {
+            (_, Some(outcome)) => outcome,
+            (Ok(()), None) => Err(failure),
+            (Err(_), None) => Err(interrupted(job, Some(failure))),
+        };
+        settle(inner, entry, outcome);
+    }
     job.let_go();
 }
 
@@ -168,6 +188,12 @@ pub(super) fn signal_shutdown(job: &JobCore) {
     job.signal_cancellation(SHUTDOWN.0, SHUTDOWN.1);
 }
 
+/// Tells the job of the calling thread that the dispatcher shuts down, its callbacks included.
+pub(super) fn stop_by_shutdown(job: &JobCore) {
+    signal_shutdown(job);
+    job.fire_cancellation();
+}
+
 /// Settles a job that will never have a thread. Answers false when it has been started.
 pub(super) fn refuse_queued(inner: &Arc<Inner>, entry: &Arc<Entry>, refusal: JobError) -> bool {
     let Some(body) = entry.take_body() else {
@@ -236,14 +262,16 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
         // Also with a cancellation that is not its own, such as a child's that it passed on.
         (_, Err(_)) => JobState::Failed,
     };
-    if let Err(error) = job.end(state, at) {
-        log::error!("{error}");
-    }
+    step(|| {
+        if let Err(error) = job.end(state, at) {
+            log::error!("{error}");
+        }
+    });
     guarding::note_verdict(job, state);
     let calls = job.take_model_calls(at);
     // Before anybody hears of the end: whoever does finds the books closed (COST-3).
-    inner.models().settle(job, &calls);
-    tell_end(job, state, &outcome, calls, at);
+    step(|| inner.models().settle(job, &calls));
+    step(|| tell_end(job, state, &outcome, calls, at));
     let counted = inner.leave(job);
     let dependents = job.settle(outcome);
     if counted {
@@ -252,8 +280,22 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
     dependents
         .into_iter()
         .filter(|dependent| dependent.dependency_settled())
-        .filter_map(|dependent| inner.route_dependent(&dependent))
+        .filter_map(|dependent| {
+            let mut refused = None;
+            step(|| refused = inner.route_dependent(&dependent));
+            refused
+        })
         .collect()
+}
+
+/// A step of an end in which something foreign may be called, such as the log. Whatever becomes of it, those who
+/// wait are answered.
+fn step(step: impl FnOnce()) {
+    if let Err(text) = catch(step) {
+        discard(catch(|| {
+            log::error!("a step of a job's end panicked: {text}")
+        }));
+    }
 }
 
 fn tell_end(

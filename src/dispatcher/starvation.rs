@@ -98,15 +98,87 @@ fn ends_of(job: &Arc<JobCore>, ends: &mut Vec<Arc<JobCore>>) {
 }
 
 fn refuse(inner: &Arc<Inner>, entry: &Arc<Entry>) {
-    let refusal = JobError::system(
-        "dispatcher",
-        format!(
-            "{} cannot have a thread: all {} that max_threads allows are taken by jobs that wait \
-             for others; raise max_threads or nest fewer orchestrators",
-            entry.job().id(),
-            inner.threads().cap()
-        ),
-    );
+    let waiting = inner
+        .entries()
+        .iter()
+        .filter(|entry| entry.is_started() && !entry.is_abandoned())
+        .count();
+    let taken = Taken {
+        cap: inner.threads().cap(),
+        waiting,
+        subscriptions: inner.threads().aside(),
+        left_behind: inner.left_behind().len(),
+    };
+    let refusal = JobError::system("dispatcher", taken.refusal_of(entry.job().id()));
     log::warn!("{refusal}");
     settle::refuse_queued(inner, entry, refusal);
+}
+
+/// Who has the threads that the cap allows.
+struct Taken {
+    cap: usize,
+    /// Jobs, all of which wait for others.
+    waiting: usize,
+    subscriptions: usize,
+    left_behind: usize,
+}
+
+impl Taken {
+    /// Why a job is refused, and what helps: more threads, or fewer of those who have them.
+    fn refusal_of(&self, job: &str) -> String {
+        let Self {
+            cap,
+            waiting,
+            subscriptions,
+            left_behind,
+        } = self;
+        let rest = cap.saturating_sub(waiting + subscriptions + left_behind);
+        let mut advice = String::from("raise max_threads");
+        for (helps, fewer) in [
+            // That one waits for a child is what orchestrators are for.
+            (*waiting > 1, "nest fewer orchestrators"),
+            (*subscriptions > 0, "keep fewer subscriptions"),
+            (
+                *left_behind > 0,
+                "see to the jobs that `unresponsive` lists",
+            ),
+        ] {
+            if helps {
+                advice = format!("{advice}, or {fewer}");
+            }
+        }
+        format!(
+            "{job} cannot have a thread: of the {cap} that max_threads allows jobs that wait for \
+             others have {waiting}, subscriptions {subscriptions}, jobs that were left behind \
+             {left_behind}, and the runtime keeps {rest} for itself; {advice}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_tells_who_has_the_threads_and_advises_by_that() {
+        let refusal = |waiting, subscriptions, left_behind| {
+            let taken = Taken {
+                cap: 11,
+                waiting,
+                subscriptions,
+                left_behind,
+            };
+            taken.refusal_of("job-1")
+        };
+        assert_eq!(
+            refusal(4, 0, 0),
+            "job-1 cannot have a thread: of the 11 that max_threads allows jobs that wait for others \
+             have 4, subscriptions 0, jobs that were left behind 0, and the runtime keeps 7 for \
+             itself; raise max_threads, or nest fewer orchestrators"
+        );
+        let others = refusal(1, 2, 1);
+        assert!(!others.contains("nest fewer"), "{others}");
+        assert!(others.contains("keep fewer subscriptions"), "{others}");
+        assert!(others.contains("`unresponsive`"), "{others}");
+    }
 }

@@ -8,6 +8,8 @@
 //!    jobs that each depend on the one before, keeps no more than that.
 //! 2. What is cut off is said, and its two ends are kept: what failed last and what failed first.
 //! 3. A drop does not recurse, not even through foreign errors whose causes cannot be seen.
+//! 4. What is asked of a foreign error (its cause, its text, its drop) is contained here: errors are bound and
+//!    shown where a panic would keep a job from ending.
 
 use std::cell::{Cell, RefCell};
 use std::error::Error as StdError;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 
 use super::wrap::retry_in;
 use super::{ErrorKind, Inner, JobError, RetrySignal, Source, brief};
-use crate::unwind::discard;
+use crate::unwind::{catch, discard};
 
 /// The most links of a chain of causes that are kept, and that are walked: a longer one is a foreign
 /// error's that goes round in a circle.
@@ -29,7 +31,18 @@ type AnyError = dyn StdError + 'static;
 
 /// The links of a chain of causes that starts at `first`, which is part of it.
 pub(crate) fn links(first: &AnyError) -> impl Iterator<Item = &AnyError> {
-    std::iter::successors(Some(first), |error| StdError::source(*error)).take(MAX_CAUSES)
+    std::iter::successors(Some(first), |error| cause_of(*error)).take(MAX_CAUSES)
+}
+
+/// The cause of an error; none of a foreign one that panics when it is asked.
+fn cause_of(error: &AnyError) -> Option<&AnyError> {
+    catch(|| StdError::source(error)).unwrap_or_default()
+}
+
+/// What an error says; of a foreign one that panics when it is asked, that.
+pub(crate) fn said(error: &(impl fmt::Display + ?Sized)) -> String {
+    catch(|| error.to_string())
+        .unwrap_or_else(|text| format!("an error whose text panicked: {text}"))
 }
 
 /// The [`JobError`]s among them.
@@ -73,7 +86,8 @@ impl Inner {
         if let Some(cause) = &self.source
             && depth(&**cause) >= MAX_CAUSES
         {
-            self.source = Some(ends(&**cause));
+            let ends = ends(&**cause);
+            discard(self.source.replace(ends));
         }
         let below = [
             correction(&self.kind).map_or(0, |cause| cause.inner.depth),
@@ -105,7 +119,7 @@ fn ends(cause: &AnyError) -> Source {
             shorten(&mut known);
             Arc::new(known)
         }
-        None => Arc::new(Omitted::of(cause, Some(brief(cause.to_string())))),
+        None => Arc::new(Omitted::of(cause, Some(brief(said(cause))))),
     }
 }
 
@@ -138,7 +152,7 @@ impl Omitted {
                 Some(_) => None,
                 None => {
                     let last = links(error).skip(1).last();
-                    last.map(|last| brief(last.to_string()))
+                    last.map(|last| brief(said(last)))
                 }
             },
             first,
@@ -149,7 +163,7 @@ impl Omitted {
 /// The failure that the causes of `error` began with, alone; or the signal to run again that they hide, which no
 /// shortening may swallow (ERR-6). What the walk for an upstream's answer would have found is kept on it.
 fn first_failure(error: &AnyError) -> Option<JobError> {
-    let below = StdError::source(error)?;
+    let below = cause_of(error)?;
     let found = retry_in(below).or_else(|| chain(below).last().cloned())?;
     let mut alone = found.alone();
     alone.depth = MAX_KEPT;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::chain::links;
 use super::hide::Redactor;
 use super::{ErrorKind, Inner, JobError, RetrySignal, UpstreamFailure, UpstreamSignal};
+use crate::unwind::catch;
 
 impl JobError {
     /// The same error with no secret in it. An error that has none is the same value. A foreign cause
@@ -72,8 +73,11 @@ impl JobError {
 type Done = HashMap<*const Inner, (JobError, JobError)>;
 
 fn shown_in_chain(error: &(dyn StdError + 'static), secrets: &Redactor) -> bool {
-    links(error)
-        .any(|error| secrets.finds(&error.to_string()) || secrets.finds(&format!("{error:?}")))
+    links(error).any(|error| {
+        // What cannot be asked may show anything.
+        let texts = catch(|| [error.to_string(), format!("{error:?}")]);
+        texts.map_or(true, |texts| texts.iter().any(|text| secrets.finds(text)))
+    })
 }
 
 fn each_upstream(failure: &mut UpstreamFailure, clean: &impl Fn(&mut String)) {

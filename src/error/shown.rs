@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::chain::links;
+use super::chain::{links, said};
 use super::{ErrorKind, JobError};
 
 impl JobError {
@@ -164,7 +164,7 @@ struct Texts<'a, T>(&'a [T]);
 impl<T: fmt::Display> fmt::Debug for Texts<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut list = f.debug_list();
-        list.entries(self.0.iter().take(SHOWN).map(ToString::to_string));
+        list.entries(self.0.iter().take(SHOWN).map(said));
         match self.0.len().checked_sub(SHOWN) {
             None | Some(0) => list.finish(),
             Some(more) => list.entry(&format_args!("{more} more")).finish(),

@@ -2,19 +2,20 @@
 
 use std::error::Error as StdError;
 
-use super::chain::links;
+use super::chain::{links, said};
+use crate::unwind::catch;
 
 /// What a failure says, with its deepest cause in brackets where it has one: `request failed
 /// [ConnectionRefused: refused]`. A cause is named by its type, as far as its `Debug` tells that.
 #[must_use]
 pub fn failure_text(error: &(dyn StdError + 'static)) -> String {
-    let text = error.to_string();
+    let text = said(error);
     let root = links(error).skip(1).last();
     match root {
         None if text.is_empty() => type_name(error),
         None => text,
         Some(root) => {
-            let said = root.to_string();
+            let said = said(root);
             let name = type_name(root);
             let cause = match (name.is_empty(), said.is_empty()) {
                 (false, false) => format!("{name}: {said}"),
@@ -34,7 +35,7 @@ pub fn failure_text(error: &(dyn StdError + 'static)) -> String {
 /// whether it says that the rate is too high: a spent quota is often told as a 429 as well.
 #[must_use]
 pub fn says_out_of_money(error: &(dyn StdError + 'static)) -> bool {
-    links(error).any(|error| text_says_out_of_money(&error.to_string()))
+    links(error).any(|error| text_says_out_of_money(&said(error)))
 }
 
 pub(crate) fn text_says_out_of_money(text: &str) -> bool {
@@ -52,7 +53,8 @@ pub(crate) fn text_says_out_of_money(text: &str) -> bool {
 
 /// A derived `Debug` begins with the type's or the variant's name.
 fn type_name(error: &(dyn StdError + 'static)) -> String {
-    format!("{error:?}")
+    catch(|| format!("{error:?}"))
+        .unwrap_or_default()
         .chars()
         .take_while(|c| c.is_alphanumeric() || *c == '_')
         .collect()

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::behalf::{self, Handed};
-use super::core::{JobCore, NewJob, Supervisor, Terms, WaitingFor};
+use super::core::{JobCore, NewJob, Supervisor, Terms};
 use super::current;
 use super::handle::{JobHandle, downcast};
 use super::identity::{JobIds, JobType, Workflow};
@@ -123,7 +123,8 @@ impl JobContext {
     // Telling.
 
     /// Says how far the job is: a message, and where it is known a percentage (more than 100
-    /// counts as 100). A job that has not started counts as running from here on.
+    /// counts as 100). A job that has not started counts as running from here on. Nothing happens
+    /// once the job's end has been told.
     pub fn publish(&self, message: &str, percent: Option<u8>) {
         let percent = percent.map(|percent| percent.min(100));
         let message: Arc<str> = message.into();
@@ -180,11 +181,16 @@ impl JobContext {
     /// Notes a fact on the job, in place of an earlier one under the same key.
     ///
     /// # Errors
-    /// `InvalidInput` for a key that begins with [`Metadata::RESERVED`]; nothing is noted.
+    /// `InvalidInput` for a key that begins with [`Metadata::RESERVED`], `IllegalState` when the
+    /// job's end has been told; nothing is noted.
     pub fn note(&self, key: &str, value: impl Into<MetadataValue>) -> Result<(), JobError> {
         refuse_reserved(key)?;
-        self.job.note(key, value);
-        Ok(())
+        if self.job.note(key, value) {
+            return Ok(());
+        }
+        Err(JobError::illegal_state(
+            "the job has ended, and nothing is noted on it any more",
+        ))
     }
 
     /// Adds to the milliseconds that the job waited for an account, under `wait_times`.
@@ -230,7 +236,6 @@ impl JobContext {
         refuse_reentry("sleep")?;
         let clock = self.job.clock();
         let deadline = clock.now().checked_add(duration);
-        let _waiting = self.job.waits_for(WaitingFor::Time);
         loop {
             let seen = self.job.cell().epoch();
             if let Some(interruption) = self.job.interruption() {

@@ -5,7 +5,8 @@
 //! 1. The outcome is decided once (`ST-3`): by the first of a cancellation, a timeout, or the job's
 //!    own finish. All three go through `live.decision` under one lock.
 //! 2. A job is settled once (`ST-4`): by whoever takes the settlement token.
-//! 3. Of a job's events nothing follows its terminal one but the workflow's; see [`Telling`].
+//! 3. Of a job's events nothing follows its terminal one but the workflow's; see [`Telling`]. Nor does
+//!    its snapshot change after that.
 //! 4. The handle settles last: [`settle`](JobCore::settle) is the end of every path.
 //!
 //! Lock order within a job: `telling`, then `live`. The others are taken alone.
@@ -31,7 +32,7 @@ use crate::error::JobError;
 use crate::events::{Event, EventKind, MessageBus, ModelCall, Overflow};
 use crate::guard::ScopeGuard;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use crate::unwind::discard;
 use settling::Settled;
 pub(crate) use waiting::WaitingFor;
@@ -57,7 +58,11 @@ pub(crate) trait Supervisor: Send + Sync {
     fn dependencies_settled(&self, job: &JobCore);
 }
 
+/// Tells jobs apart where they are kept in the order in which they were made; holds no state.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) struct JobCore {
+    number: u64,
     profile: Arc<JobProfile>,
     behalf: Arc<Behalf>,
     terms: Terms,
@@ -102,6 +107,8 @@ struct Live {
     cancellation: Option<Cancellation>,
     deadline: Option<Instant>,
     model_calls: CallRecord,
+    /// The terminal event is out: what it says of the job stays.
+    told: bool,
 }
 
 /// Who has decided how the job ends.
@@ -144,6 +151,7 @@ impl JobCore {
                 orchestrator: new.terms.orchestrator,
                 guard: new.terms.guard.clone(),
             }),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             profile,
             terms: new.terms,
             clock: new.clock,
@@ -157,6 +165,7 @@ impl JobCore {
                 cancellation: None,
                 deadline: None,
                 model_calls: CallRecord::default(),
+                told: false,
             }),
             cancelled: AtomicBool::new(false),
             timed_out: AtomicBool::new(false),
@@ -237,13 +246,20 @@ impl JobCore {
         self.live.lock().decision
     }
 
-    fn change(&self, change: impl FnOnce(&mut Moment)) {
-        change(Arc::make_mut(&mut self.live.lock().moment));
+    /// Changes what the job is, unless its end has been told: a thread that was left behind changes
+    /// nothing any more. Answers whether it has.
+    fn change(&self, change: impl FnOnce(&mut Moment)) -> bool {
+        let mut live = self.live.lock();
+        if !live.told {
+            change(Arc::make_mut(&mut live.moment));
+        }
+        !live.told
     }
 
-    pub(crate) fn note(&self, key: &str, value: impl Into<MetadataValue>) {
+    /// Notes a fact. Answers false when the job's end has been told, and nothing is noted any more.
+    pub(crate) fn note(&self, key: &str, value: impl Into<MetadataValue>) -> bool {
         let value = value.into();
-        self.change(|moment| moment.metadata.insert(key, value));
+        self.change(|moment| moment.metadata.insert(key, value))
     }
 
     /// As [`note`](Self::note), under one of the runtime's own keys.
@@ -409,9 +425,12 @@ impl JobCore {
         self.telling.tell(|| self.publish(kind, make));
     }
 
-    /// Publishes the terminal event, once.
+    /// Publishes the terminal event, once. What it says of the job is final.
     pub(crate) fn tell_terminal(&self, kind: EventKind, make: impl FnOnce(JobSnapshot) -> Event) {
-        self.telling.tell_terminal(|| self.publish(kind, make));
+        self.telling.tell_terminal(|| {
+            self.live.lock().told = true;
+            self.publish(kind, make)
+        });
     }
 
     /// Publishes the end of the workflow that this root job stands for, once, after its terminal

@@ -218,19 +218,19 @@ impl<T: Send + Sync + 'static> JobHandle<T> {
         match &caller {
             // In the cell of the job that waits, where its own signals reach it.
             Some(caller) => {
-                for outer in caller.all().skip(1) {
-                    if let Some(way) = outer.job.way_back_from(&self.job) {
-                        return Err(wait_in_a_cycle(&outer.job, &way, site));
+                // Where the thread is a job's own, that job waits, also when it runs what another
+                // one bound.
+                let own = caller.all().find(|current| current.own_thread);
+                for other in caller.all().filter(|current| !current.own_thread) {
+                    if let Some(way) = other.job.way_back_from(&self.job) {
+                        return Err(wait_in_a_cycle(&other.job, &way, site));
                     }
                 }
-                let _waiting = if caller.own_thread {
-                    let waiting = caller.job.waits_for_job(&self.job);
-                    Some(waiting.map_err(|way| wait_in_a_cycle(&caller.job, &way, site))?)
-                } else if let Some(way) = caller.job.way_back_from(&self.job) {
-                    return Err(wait_in_a_cycle(&caller.job, &way, site));
-                } else {
-                    None
-                };
+                let waiting = own.map(|own| {
+                    let waiting = own.job.waits_for_job(&self.job);
+                    waiting.map_err(|way| wait_in_a_cycle(&own.job, &way, site))
+                });
+                let _waiting = waiting.transpose()?;
                 let stops = matches!(heeds, Heeds::Stop).then_some(&caller.job);
                 self.sleep(deadline, caller.job.cell(), stops)
             }

@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::error::Error as StdError;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use log::Level;
 
 use super::text::one_line;
-use crate::error::{ErrorKind, JobError};
+use crate::error::{ErrorKind, JobError, links, said};
 use crate::events::{Event, EventFamily, Observer, ObserverKey, ProgressEvent, Severity};
 use crate::job::JobSnapshot;
 use crate::job::identity::without_generics;
@@ -210,11 +209,9 @@ fn shortened(id: &str) -> String {
 /// The failure, what caused it, and what failed besides.
 fn trace(error: &JobError) -> String {
     let mut trace = one_line(&error.to_string()).into_owned();
-    // Bounded: an error of a user's may name itself as its cause.
     const DEEPEST: usize = 32;
-    let causes = std::iter::successors(error.source(), |error| StdError::source(*error));
-    for error in causes.take(DEEPEST) {
-        let _ = write!(trace, "; caused by: {}", one_line(&error.to_string()));
+    for error in links(error).skip(1).take(DEEPEST) {
+        let _ = write!(trace, "; caused by: {}", one_line(&said(error)));
     }
     for other in error.attached() {
         let _ = write!(trace, "; besides: {}", one_line(&other.to_string()));

@@ -599,3 +599,55 @@ fn a_queued_job_that_panics_as_it_is_cancelled_away_settles() {
     hold.release();
     first.get().unwrap();
 }
+
+/// An error of a user's that cannot say what it is, or where it comes from.
+#[derive(Debug)]
+struct Mute {
+    cause: Option<Box<Mute>>,
+    asked_for_its_cause: bool,
+}
+
+impl std::fmt::Display for Mute {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        assert!(self.cause.is_some(), "in a text");
+        f.write_str("mute")
+    }
+}
+
+impl std::error::Error for Mute {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        assert!(!self.asked_for_its_cause, "in a cause");
+        self.cause.as_deref().map(|cause| cause as _)
+    }
+}
+
+#[test]
+fn an_error_that_panics_when_it_is_asked_keeps_no_cancelled_job_from_ending() {
+    let host = Host::new();
+    for (depth, asked_for_its_cause) in [(1, false), (62, false), (3, true)] {
+        let (start, started) = mpsc::channel();
+        let (go, gone) = mpsc::channel::<()>();
+        let job = host.submit(job_fn(JobRequirements::none, move |_, _| {
+            start.send(()).unwrap();
+            gone.recv().unwrap();
+            let innermost = Mute {
+                cause: None,
+                asked_for_its_cause,
+            };
+            let deep = (0..depth).fold(innermost, |cause, _| Mute {
+                cause: Some(Box::new(cause)),
+                asked_for_its_cause: false,
+            });
+            Err::<(), _>(JobError::system("x", "own").with_source(deep))
+        }));
+        started.recv().unwrap();
+        assert!(job.cancel("enough"));
+        go.send(()).unwrap();
+        let error = job.get().unwrap_err();
+        assert!(error.is_cancelled(), "{error}");
+        // Whoever shows it gets past it as well.
+        assert!(format!("{error:?}").contains("own"), "{error:?}");
+        assert_eq!(job.snapshot().state(), JobState::Cancelled);
+    }
+    assert_eq!(host.dispatcher.job_count(), 0);
+}

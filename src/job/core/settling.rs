@@ -1,5 +1,11 @@
 //! How a job settles: once, its handle last (`ST-4`).
+//!
+//! # Invariants
+//!
+//! 1. Nobody is kept by what it no longer waits for: a waiter and a dependent that have gone are
+//!    forgotten, however long the job lives.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -10,6 +16,7 @@ use crate::events::Subscription;
 use crate::sync::atomic::Ordering;
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
+use crate::unwind::discard_each;
 
 #[derive(Default)]
 pub(super) struct Settled {
@@ -17,7 +24,8 @@ pub(super) struct Settled {
     /// Subscriptions have ended, and the outcome is about to be there.
     closing: bool,
     waiters: SmallVec<[Arc<WaitCell>; 1]>,
-    dependents: Vec<Arc<JobCore>>,
+    /// By their numbers, which are in the order in which they were made.
+    dependents: BTreeMap<u64, Arc<JobCore>>,
     /// Subscriptions that end with the job.
     subscriptions: Vec<Subscription>,
 }
@@ -42,7 +50,7 @@ impl JobCore {
             std::mem::take(&mut settled.subscriptions)
         };
         // Before anybody can see the outcome: what is submitted next is not theirs to hear.
-        drop(subscriptions);
+        discard_each(subscriptions);
         let (waiters, dependents) = {
             let mut settled = self.settled.lock();
             settled.outcome = Some(outcome);
@@ -53,12 +61,26 @@ impl JobCore {
         };
         #[cfg(nucleo_model)]
         if fault::is_planted(Fault::SettleWakesNobody) {
-            return dependents;
+            return dependents.into_values().collect();
         }
         for waiter in waiters {
             waiter.notify();
         }
-        dependents
+        self.forget_at_dependencies();
+        dependents.into_values().collect()
+    }
+
+    /// A job that has settled before its dependencies waits for them no more.
+    fn forget_at_dependencies(&self) {
+        for dependency in self.dependencies().iter() {
+            dependency.forget_dependent(self);
+        }
+    }
+
+    fn forget_dependent(&self, dependent: &JobCore) {
+        let forgotten = self.settled.lock().dependents.remove(&dependent.number);
+        // Outside of the lock: what goes with a job is a user's.
+        drop(forgotten);
     }
 
     /// Lets go of what a settled job needs no more: the results of its dependencies, and the
@@ -115,21 +137,72 @@ impl JobCore {
 
     /// Has `dependent` answered by [`settle`](Self::settle); false when that has been.
     pub(crate) fn add_dependent(&self, dependent: &Arc<JobCore>) -> bool {
-        let mut settled = self.settled.lock();
-        if settled.outcome.is_some() {
-            return false;
+        {
+            let mut settled = self.settled.lock();
+            if settled.outcome.is_some() {
+                return false;
+            }
+            let dependent = Arc::clone(dependent);
+            settled.dependents.insert(dependent.number, dependent);
         }
-        settled.dependents.push(Arc::clone(dependent));
+        // It may have been cancelled meanwhile, and found nothing here to be taken off.
+        if dependent.is_settled() {
+            self.forget_dependent(dependent);
+        }
         true
     }
 
     /// The jobs that wait for this one to settle.
     pub(crate) fn dependents(&self) -> Vec<Arc<JobCore>> {
-        self.settled.lock().dependents.clone()
+        self.settled.lock().dependents.values().cloned().collect()
     }
 
     /// One dependency less to wait for; true for the last.
     pub(crate) fn dependency_settled(&self) -> bool {
         self.pending_dependencies.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    use crate::{JobDispatcher, JobRequirements, ManualClock, Workflow, job_fn};
+
+    #[test]
+    fn a_dependent_that_is_cancelled_is_forgotten_by_what_it_depended_on() {
+        let dispatcher = JobDispatcher::builder()
+            .clock(Arc::new(ManualClock::new()))
+            .build()
+            .unwrap();
+        dispatcher.start().unwrap();
+        let workflow = Workflow::new("user", "test").unwrap();
+        let (end, ending) = mpsc::channel::<()>();
+        let long = job_fn(JobRequirements::none, move |_, _| {
+            ending.recv().unwrap();
+            Ok(())
+        });
+        let long = dispatcher.submit(&workflow, long).unwrap();
+        let dependent = || {
+            dispatcher
+                .submit_with(&workflow, job_fn(JobRequirements::none, |_, _| Ok(())))
+                .after(&long)
+                .submit()
+                .unwrap()
+        };
+        let kept = dependent();
+        for _ in 0..100 {
+            let gone = dependent();
+            let job = Arc::downgrade(gone.job());
+            assert!(gone.cancel("not needed"));
+            drop(gone);
+            assert_eq!(long.job().dependents().len(), 1);
+            assert!(job.upgrade().is_none());
+        }
+        end.send(()).unwrap();
+        kept.get().unwrap();
+        assert_eq!(long.job().dependents().len(), 0);
+        dispatcher.shutdown(Duration::from_secs(5)).unwrap();
     }
 }

@@ -4,21 +4,21 @@
 //!
 //! 1. A wait is on record before anybody looks for a cycle, so of two jobs that begin to wait for each
 //!    other at once at least one sees it.
+//! 2. The record is of the job's own thread, which alone writes it and which sleeps in one place at a
+//!    time. Others may have the job's context, and sleep or wait by it: the job goes on meanwhile.
+//! 3. Of the waits that end by themselves (a sleep, admission) nobody asks, and none is recorded.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{JobCore, Supervisor};
 
-/// What a job's thread sleeps for.
+/// What a job's own thread sleeps for, where somebody may have to know.
 #[derive(Clone)]
 pub(crate) enum WaitingFor {
-    Admission,
     Job(Arc<JobCore>),
     /// The next attempt.
     Retry,
-    /// An instant of the job's own choice.
-    Time,
 }
 
 /// Ends the record of a wait when it is dropped.
@@ -30,15 +30,16 @@ pub(crate) struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let over = self.job.waiting.lock().take();
-        drop(over);
         if let Some(supervisor) = &self.supervisor {
             supervisor.wait_ends();
         }
+        // Last: a user's result may go with it, and what its destructor does is no part of the wait.
+        drop(over);
     }
 }
 
 impl JobCore {
-    /// Records what the job's thread sleeps for until the answer is dropped.
+    /// Records what the job's thread sleeps for until the answer is dropped. On that thread alone.
     pub(crate) fn waits_for(&self, what: WaitingFor) -> Waiting<'_> {
         *self.waiting.lock() = Some(what);
         Waiting {
@@ -47,7 +48,7 @@ impl JobCore {
         }
     }
 
-    /// Records that the job's thread waits for another job.
+    /// Records that the job's thread waits for another job. On that thread alone.
     ///
     /// # Errors
     /// The way from this job back to itself, when that job waits for this one, directly or through
@@ -120,3 +121,6 @@ impl JobCore {
         self.waiting.lock().clone()
     }
 }
+
+#[cfg(test)]
+mod tests;
