@@ -602,6 +602,66 @@ fn a_delay_that_closes_during_a_walk_lets_the_head_go_at_the_next_and_nobody_els
     assert_eq!(line.parked(), 38);
 }
 
+#[test]
+fn whoever_memory_let_pass_is_in_the_line_of_its_account_alone() {
+    let mut line = Gated::new();
+    let (_subscription, events) = line.record();
+    let (writer, free) = (gate("writer", 1), gate("free", 100));
+    line.read(500);
+    let holder = line.admit(of(&writer));
+    line.read(960);
+    line.park_on(&writer);
+    assert_eq!(line.status().held, 1);
+    // It passes memory, and is short on the writer.
+    line.read(600);
+    line.advance(50);
+    let status = line.status();
+    assert_eq!((status.held, status.zone), (0, MemoryZone::Green));
+    for _ in 0..20 {
+        line.ask(of(&free));
+    }
+    assert_eq!(line.granted_since(0), 20, "at once, whatever the pace");
+    // The latch holds it again, and is heard of once.
+    line.read(960);
+    assert_eq!(line.status().held, 1);
+    // So far down that no growth is left to pay for.
+    line.read(300);
+    line.advance(50);
+    assert_eq!(line.status().held, 0);
+    holder.release();
+    line.settle();
+    assert_eq!(line.received, 21);
+    let told = line.told(&events);
+    assert_eq!(on_memory(&told, LimiterChange::Held), 1);
+    assert_eq!(on_memory(&told, LimiterChange::GrantedFromHold), 1);
+}
+
+#[test]
+fn an_account_lets_its_own_line_go_whatever_the_pace_of_memorys() {
+    let mut line = Gated::new();
+    let (writer, free) = (gate("writer", 1), gate("free", 100));
+    line.read(500);
+    let holder = line.admit(of(&writer));
+    line.park_on(&writer);
+    // Behind it a line of memory's, which nothing lets go for a while.
+    line.read(960);
+    for _ in 0..3 {
+        line.park_on(&free);
+    }
+    line.read(890);
+    assert_eq!(line.status().held, 4);
+    // The first leaves it for the writer's, the second goes.
+    line.advance(delay(890));
+    line.expect_released(&[1]);
+    assert_eq!(line.status().held, 2);
+    holder.release();
+    line.bench.quiesce();
+    line.expect_released(&[0]);
+    assert_eq!((line.status().held, line.parked()), (2, 2));
+    line.bench.stop();
+    line.contexts.clear();
+}
+
 // case MEM-52
 #[test]
 fn while_the_head_waits_for_memory_so_does_everyone_behind_it() {

@@ -47,6 +47,7 @@ use crate::clock::WaitCell;
 use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
 #[cfg(nucleo_model)]
 use crate::sync::fault::{self, Fault};
 use keyed::Births;
@@ -55,6 +56,26 @@ use waiting::Waiting;
 
 /// Demands to be dropped where no lock is held. A step has few of them.
 pub(super) type Gone = SmallVec<[Arc<Demand>; 4]>;
+
+/// Whether an account grew by its own doing, told from any thread.
+#[derive(Clone, Default)]
+pub(super) struct Growth(Arc<AtomicBool>);
+
+impl Growth {
+    /// Called before the evaluator is woken.
+    pub(super) fn note(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    fn is_pending(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// What was told until now is about to be walked.
+    fn take(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
 
 /// Who asks, and what for.
 pub(super) struct Ask {
@@ -133,7 +154,7 @@ pub(super) struct Waiter {
     pub(super) asked: Instant,
     /// The entries that refused it so far, by index, and since when.
     pub(super) held: SmallVec<[(usize, Instant); 3]>,
-    /// Since when it is held on memory.
+    /// Since when it has been held on memory, though memory may have let go of it.
     pub(super) memory_since: Option<Instant>,
 }
 
@@ -162,6 +183,8 @@ pub(super) struct Line {
     pub(super) memory: MemoryFront,
     /// Something changed since the line was last walked.
     unwalked: bool,
+    /// Whether an account grew since then by its own doing.
+    pub(super) growth: Growth,
     /// When the evaluator means to look again.
     next_look: Option<Instant>,
 }
@@ -169,7 +192,6 @@ pub(super) struct Line {
 impl Line {
     pub(super) fn new(memory: Option<MemorySettings>) -> Self {
         let mut line = Self {
-            waiting: Waiting::new(memory.is_some()),
             memory: memory.map_or_else(MemoryFront::default, MemoryFront::new),
             ..Self::default()
         };
@@ -200,24 +222,29 @@ impl Line {
         let mut waiter = Waiter::new(demand, behind, now);
         self.memory.look(out);
         let due = self.next_look.is_some_and(|instant| instant <= now);
-        if !self.waiting.places.is_empty() && (self.unwalked || due) {
+        let has_changed = self.unwalked || due || self.growth.is_pending();
+        if !self.waiting.places.is_empty() && has_changed {
+            if self.waiting.has_memory_line() {
+                self.memory.hold(&mut waiter, now, out);
+            }
             return Ok(self.park((born, cell), waiter, false, out, true));
         }
-        if !self.memory.passes_arrival() {
+        if !self.memory.is_open() {
             self.memory.hold(&mut waiter, now, out);
             // What was read just now may let the first of memory's line go, or sooner than known.
             let sooner = match (self.memory.earliest(now), self.next_look) {
                 (Some(instant), Some(known)) => instant < known,
                 _ => true,
             };
-            let evaluate = sooner || self.memory.passes(now);
+            let evaluate = sooner || self.memory.passes(true, now);
             return Ok(self.park((born, cell), waiter, false, out, evaluate));
         }
         let ahead = self.waiting.places.first();
         let ahead = ahead.map(|(_, head)| &*head.demand);
         match look(&waiter.demand, ahead, now)? {
             Look::Granted => {
-                granted(&mut self.memory, &mut self.accounts, &waiter, now, out);
+                let (memory, accounts) = (&mut self.memory, &mut self.accounts);
+                granted(memory, accounts, (&waiter, false), now, out);
                 if !self.waiting.places.is_empty() {
                     self.waiting.note_passed(&waiter.demand);
                 }
@@ -229,7 +256,8 @@ impl Line {
                 reason,
             } => {
                 let (memory, accounts) = (&mut self.memory, &mut self.accounts);
-                rejected(memory, accounts, &waiter, Some(entry), reason, now, out);
+                let waiter = (&waiter, false);
+                rejected(memory, accounts, waiter, Some(entry), reason, now, out);
                 Ok(Arrival::Refused(error))
             }
             Look::Short(shortfall) => {
@@ -267,6 +295,7 @@ impl Line {
         out: &mut Outbox,
     ) -> Result<Option<Instant>, Defect> {
         self.unwalked = false;
+        self.growth.take();
         self.memory.look(out);
         self.next_look = walk::walk(self, now, out)?;
         Ok(self.next_look)
@@ -306,11 +335,34 @@ impl Line {
         }
     }
 
+    /// Everyone from here on is held on memory.
+    #[cold]
+    #[inline(never)]
+    fn hold_on_memory(&mut self, from: Seq, now: Instant, out: &mut Outbox) {
+        let began = self.waiting.extend_memory_line(from);
+        let mut place = Some(from);
+        while let Some(seq) = place.filter(|seq| began.is_none_or(|began| *seq < began)) {
+            if let Some(waiter) = self.waiting.places.get_mut(seq) {
+                self.memory.hold(waiter, now, out);
+            }
+            place = self.waiting.places.behind(seq);
+        }
+    }
+
+    /// A waiter that memory has let pass waits for its accounts alone.
+    fn let_go_of(&mut self, seq: Seq) {
+        if self.waiting.is_in_memory_line(seq) {
+            self.waiting.leave_memory_line(seq);
+            self.memory.let_go();
+        }
+    }
+
     /// Grants a waiter whose accounts were debited.
     fn grant(&mut self, seq: Seq, now: Instant, out: &mut Outbox) {
         let Some(waiter) = self.waiting.places.get(seq) else {
             return;
         };
+        let waiter = (waiter, self.waiting.is_in_memory_line(seq));
         let waits = granted(&mut self.memory, &mut self.accounts, waiter, now, out);
         if let Some(ticket) = self.waiting.remove(seq, true) {
             out.deliver(ticket, Verdict::Granted(waits));
@@ -340,6 +392,7 @@ impl Line {
         out: &mut Outbox,
     ) -> Option<Arc<Ticket>> {
         let waiter = self.waiting.places.get(seq)?;
+        let waiter = (waiter, self.waiting.is_in_memory_line(seq));
         let (memory, accounts) = (&mut self.memory, &mut self.accounts);
         rejected(memory, accounts, waiter, refusing, reason, now, out);
         self.waiting.remove(seq, false)
@@ -417,7 +470,8 @@ impl Line {
         self.waiting.check_invariants();
         let waiters = || self.waiting.places.iter().map(|(_, waiter)| waiter);
         if let Some(told) = self.memory.held() {
-            let held = waiters().filter(|it| it.memory_since.is_some());
+            let places = self.waiting.places.iter();
+            let held = places.filter(|(seq, _)| self.waiting.is_in_memory_line(*seq));
             assert_eq!(held.count(), told, "the count of memory's line");
         }
         for (key, told) in self.accounts.held_counts() {
@@ -442,12 +496,12 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 fn granted(
     memory: &mut MemoryFront,
     accounts: &mut Accounts,
-    waiter: &Waiter,
+    (waiter, is_in_memory_line): (&Waiter, bool),
     now: Instant,
     out: &mut Outbox,
 ) -> Waits {
     let mut waits = Waits {
-        by_memory: memory.granted(waiter, now, out),
+        by_memory: memory.granted(waiter, is_in_memory_line, now, out),
         ..Waits::default()
     };
     accounts.tell_granted(waiter, now, &mut waits, out);
@@ -457,12 +511,12 @@ fn granted(
 fn rejected(
     memory: &mut MemoryFront,
     accounts: &mut Accounts,
-    waiter: &Waiter,
+    (waiter, is_in_memory_line): (&Waiter, bool),
     refusing: Option<usize>,
     reason: RejectReason,
     now: Instant,
     out: &mut Outbox,
 ) {
-    memory.rejected(waiter, reason, now, out);
+    memory.rejected(waiter, is_in_memory_line, reason, now, out);
     accounts.tell_rejected(waiter, refusing, reason, now, out);
 }

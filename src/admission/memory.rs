@@ -178,6 +178,11 @@ impl MemoryGate {
         self.flows(now) || self.standstill_ends().is_some_and(|end| end <= now)
     }
 
+    /// As much for somebody who waits, and not in the line: the latch alone is in the way.
+    pub(super) fn lets_pass(&self, now: Instant) -> bool {
+        !self.latched || self.fits(now)
+    }
+
     fn flows(&self, now: Instant) -> bool {
         self.is_open()
             || (!self.latched
@@ -219,7 +224,7 @@ impl MemoryGate {
         self.held += 1;
     }
 
-    /// A waiter that was held has left, granted or not.
+    /// One of the line has left it: granted, refused, or let go to wait for something else.
     pub(super) fn leave(&mut self) {
         self.held = self.held.saturating_sub(1);
         if self.held == 0 {

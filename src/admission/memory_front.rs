@@ -6,8 +6,12 @@
 //!
 //! # Invariants
 //!
-//! 1. The gate's count of who is held is the number of waiters with a `memory_since`.
-//! 2. A source that cannot be read changes nothing: the last reading stands, and the first failure
+//! 1. Memory's line is the end of the line, from some place on: arrivals join it while there is one,
+//!    the latch puts everybody into it from the first whom it refuses, and it lets go from its
+//!    front. The gate counts who is in it.
+//! 2. Whoever was let go by memory and then waits for an account is in that account's line alone:
+//!    only the latch can hold it again.
+//! 3. A source that cannot be read changes nothing: the last reading stands, and the first failure
 //!    of a row is logged. Before the first reading everyone goes.
 
 use std::sync::Arc;
@@ -76,38 +80,50 @@ impl MemoryFront {
         }
     }
 
-    /// Whether an arrival goes on to the accounts; else it joins memory's line.
-    pub(super) fn passes_arrival(&self) -> bool {
+    /// Whether everybody goes on to the accounts. An arrival that does not joins memory's line.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
         self.gated.as_ref().is_none_or(|gated| gated.gate.is_open())
     }
 
-    /// Whether a waiter goes on to the accounts. Within one pass the answer changes only from yes
-    /// to no, at a grant: so while the head is held, everyone behind it is.
+    /// Whether a waiter goes on to the accounts, in memory's line or not. Within one pass the answer
+    /// changes only from yes to no: so from the first that is held on, everyone is.
     #[inline]
-    pub(super) fn passes(&self, now: Instant) -> bool {
-        self.gated.as_ref().is_none_or(|gated| gated.gate.fits(now))
+    pub(super) fn passes(&self, is_in_line: bool, now: Instant) -> bool {
+        self.gated.as_ref().is_none_or(|gated| match is_in_line {
+            true => gated.gate.fits(now),
+            false => gated.gate.lets_pass(now),
+        })
     }
 
     pub(super) fn earliest(&self, now: Instant) -> Option<Instant> {
         self.gated.as_ref()?.gate.earliest(now)
     }
 
-    /// A waiter is held on memory; told once, however often it is refused again.
+    /// A waiter joins memory's line; told once, however often it does.
     pub(super) fn hold(&mut self, waiter: &mut Waiter, now: Instant, out: &mut Outbox) {
         let Some(gated) = &mut self.gated else { return };
+        gated.gate.join(now);
         if waiter.memory_since.is_some() {
             return;
         }
         waiter.memory_since = Some(now);
-        gated.gate.join(now);
         let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::Held, None, Duration::ZERO, out);
+    }
+
+    /// Memory has let go of one of its line, which waits on for an account.
+    pub(super) fn let_go(&mut self) {
+        if let Some(gated) = &mut self.gated {
+            gated.gate.leave();
+        }
     }
 
     /// The accounts have granted: the release is stamped. Answers how long memory held it.
     pub(super) fn granted(
         &mut self,
         waiter: &Waiter,
+        is_in_line: bool,
         now: Instant,
         out: &mut Outbox,
     ) -> Option<(Arc<str>, Duration)> {
@@ -124,8 +140,10 @@ impl MemoryFront {
                 ),
             );
         }
+        if is_in_line {
+            gated.gate.leave();
+        }
         let since = waiter.memory_since?;
-        gated.gate.leave();
         let wait = now.saturating_duration_since(since);
         let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::GrantedFromHold, None, wait, out);
@@ -136,14 +154,18 @@ impl MemoryFront {
     pub(super) fn rejected(
         &mut self,
         waiter: &Waiter,
+        is_in_line: bool,
         reason: RejectReason,
         now: Instant,
         out: &mut Outbox,
     ) {
-        let (Some(gated), Some(since)) = (&mut self.gated, waiter.memory_since) else {
+        let Some(gated) = &mut self.gated else { return };
+        if is_in_line {
+            gated.gate.leave();
+        }
+        let Some(since) = waiter.memory_since else {
             return;
         };
-        gated.gate.leave();
         let wait = now.saturating_duration_since(since);
         let behind = waiter.behind.as_ref();
         gated.tell(behind, LimiterChange::Rejected, Some(reason), wait, out);

@@ -122,9 +122,14 @@ impl Admission {
         memory: Option<MemorySettings>,
     ) -> Self {
         let evaluator = WaitCell::new();
+        let line = Line::new(memory);
         let wake = {
-            let evaluator = Arc::clone(&evaluator);
-            Wake::new(move || evaluator.notify())
+            let (evaluator, growth) = (Arc::clone(&evaluator), line.growth.clone());
+            Wake::new(move || {
+                // Whoever arrives before the walk is asked behind those who have waited for it.
+                growth.note();
+                evaluator.notify();
+            })
         };
         Self {
             shared: Arc::new(Shared {
@@ -134,7 +139,7 @@ impl Admission {
                 state: Mutex::new(State {
                     phase: Phase::Open,
                     started: false,
-                    line: Line::new(memory),
+                    line,
                     out: Outbox::default(),
                 }),
                 mail: Mail::default(),

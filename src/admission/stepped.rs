@@ -87,9 +87,11 @@ impl SteppedLine {
     /// An empty line, without a memory gate.
     #[must_use]
     pub fn new() -> Self {
+        let line = Line::new(None);
+        let growth = line.growth.clone();
         Self {
-            line: Line::new(None),
-            wake: Wake::new(|| {}),
+            line,
+            wake: Wake::new(move || growth.note()),
             cell: WaitCell::new(),
             out: Outbox::default(),
             arrived: Vec::new(),

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nucleo_runtime::admission::{
     AccountCategory, AccountKey, AccountStatus, CountingGate, Demand, RateLimiter, Replenishment,
+    TokenBucket, TokenBudget,
 };
 use nucleo_runtime::events::{LimiterChange, RejectReason};
 use nucleo_runtime::testing::{self, SteppedLine};
@@ -218,6 +219,26 @@ fn one_unit_lets_one_of_ten_thousand_go() {
     assert_eq!(walked.granted, [1]);
     assert_eq!(line.len(), 9_999);
     assert_eq!(meter.level(now), 0);
+}
+
+#[test]
+fn nobody_who_arrives_overtakes_those_who_wait_for_what_has_just_grown() {
+    let now = Instant::now();
+    let blocked = gate("blocked", 1);
+    let budget = TokenBudget::new(10, 100);
+    let bucket = Arc::new(TokenBucket::new("bucket", budget, now).unwrap());
+    let mut line = SteppedLine::new();
+    line.arrive(of(&blocked, ()), now).unwrap();
+    line.arrive(of(&blocked, ()), now).unwrap();
+    line.arrive(of(&bucket, 10), now).unwrap();
+    let first = line.arrive(of(&bucket, 5), now).unwrap();
+    assert!(line.waits(first));
+    bucket.set_config(TokenBudget::new(1_000, 100), now);
+    // The larger budget fills with time, which the line has not been told of.
+    let later = now + millis(400);
+    let second = line.arrive(of(&bucket, 5), later).unwrap();
+    assert!(line.waits(second), "it would have gone before the first");
+    assert_eq!(line.walk(later).unwrap().granted, [first]);
 }
 
 // case ADM-25

@@ -148,8 +148,10 @@ impl World {
             let budget = TokenBudget::new(tokens, requests);
             Arc::new(TokenBucket::new(name, budget, start).unwrap())
         };
+        let line = Line::new(settings);
+        let growth = line.growth.clone();
         Self {
-            line: Line::new(settings),
+            line,
             plain,
             gates: (1..=3)
                 .map(|size| Arc::new(CountingGate::new(format!("gate-{size}"), size).unwrap()))
@@ -176,7 +178,7 @@ impl World {
             parked: Vec::new(),
             granted: Vec::new(),
             next: None,
-            wake: Wake::new(|| {}),
+            wake: Wake::new(move || growth.note()),
         }
     }
 
@@ -524,4 +526,35 @@ fn what_fitted_many_times_before_a_budget_was_cut_is_asked_again() {
     // The first that draws on the bucket leaves one request, so that it holds those behind the head.
     ops.extend([Op::Release(1), Op::Pass, Op::Release(1), Op::Pass]);
     compare(false, &[nothing, a_token, elsewhere], &ops).unwrap();
+}
+
+#[test]
+fn a_grant_that_memory_paces_holds_those_behind_it() {
+    let tokens = Shape {
+        gates: [0, 0, 0],
+        tokens: [vec![37, 50], Vec::new()],
+        window: 0,
+        foreign: 0,
+        turned: false,
+    };
+    let gates = Shape {
+        gates: [2, 0, 0],
+        tokens: [Vec::new(), Vec::new()],
+        ..tokens.clone()
+    };
+    let ops = [
+        Op::Arrive(0),
+        Op::Backpressure(0, 1),
+        Op::Arrive(0),
+        Op::Arrive(0),
+        Op::Pass,
+        Op::Memory(95),
+        Op::ArriveAs(gates),
+        Op::Release(0),
+        Op::Arrive(0),
+        Op::Advance(12_260),
+        Op::Advance(17_740),
+        Op::Pass,
+    ];
+    compare(true, &[tokens], &ops).unwrap();
 }

@@ -115,10 +115,8 @@ impl<'w, 'a> Followers<'w, 'a> {
             if seq <= self.at {
                 continue;
             }
-            if let Some(class) = class
-                && !self.visit(class, seq)?
-            {
-                return Ok(());
+            if let Some(class) = class {
+                self.visit(class, seq)?;
             }
             if self.looks > self.enough_looks() {
                 return self.ask_everyone();
@@ -140,32 +138,7 @@ impl<'w, 'a> Followers<'w, 'a> {
 
     /// Asks everyone behind the place that was visited last, one by one.
     fn ask_everyone(self) -> Result<(), Defect> {
-        let mut place = self.behind;
-        while let Some(seq) = place {
-            place = self.waiting().places.behind(seq);
-            let Some(waiter) = self.waiting().places.get(seq) else {
-                continue;
-            };
-            match look(&waiter.demand, Some(self.view.head), self.view.now)? {
-                Look::Granted => {
-                    self.walk.grant(seq);
-                    if !self.walk.memory_passes(seq) {
-                        return Ok(());
-                    }
-                }
-                Look::Refused {
-                    entry,
-                    error,
-                    reason,
-                } => self.walk.refuse(seq, (entry, error, reason)),
-                Look::Short(shortfall) => {
-                    self.walk.hold(seq, shortfall.indices());
-                    self.walk.name(shortfall.instant(self.view.now));
-                }
-            }
-        }
-        self.walk.line.waiting.note_asked();
-        Ok(())
+        self.walk.ask_everyone(self.behind, self.view.head)
     }
 
     fn waiting(&self) -> &Waiting {
@@ -186,12 +159,12 @@ impl<'w, 'a> Followers<'w, 'a> {
         class
     }
 
-    /// One waiter's turn. Answers false when memory lets nobody else pass.
-    fn visit(&mut self, id: ClassId, seq: Seq) -> Result<bool, Defect> {
+    /// One waiter's turn.
+    fn visit(&mut self, id: ClassId, seq: Seq) -> Result<(), Defect> {
         self.at = seq;
         self.behind = self.waiting().places.behind(seq);
         let Some(class) = self.waiting().class(id) else {
-            return Ok(true);
+            return Ok(());
         };
         let group = class.group;
         let demand = Arc::clone(&class.demand);
@@ -202,14 +175,11 @@ impl<'w, 'a> Followers<'w, 'a> {
             let short = answer.short.clone();
             self.walk.hold(seq, short.iter().copied());
             self.turn_of_unheld(id, &short);
-            return Ok(true);
+            return Ok(());
         }
         match look(&demand, Some(self.view.head), self.walk.now)? {
             Look::Granted => {
                 self.walk.grant(seq);
-                if !self.walk.memory_passes(seq) {
-                    return Ok(false);
-                }
                 self.debited(&demand);
                 if self.is_open(group) {
                     self.turn_of_next(id);
@@ -239,7 +209,7 @@ impl<'w, 'a> Followers<'w, 'a> {
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Looks anew at these groups, and gives turns to whoever in them has to be visited from here

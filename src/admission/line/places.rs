@@ -49,10 +49,6 @@ impl Places {
         Some((seq, self.get(seq)?))
     }
 
-    pub(super) fn last(&self) -> Option<Seq> {
-        self.last
-    }
-
     #[inline]
     pub(super) fn get(&self, seq: Seq) -> Option<&Waiter> {
         self.places.get(seq).map(|place| &place.waiter)

@@ -14,19 +14,18 @@ impl Line {
         out: &mut Outbox,
     ) -> Result<Option<Instant>, Defect> {
         self.unwalked = false;
+        self.growth.take();
         self.memory.look(out);
         let mut next = None;
         let mut place = self.waiting.places.first().map(|(seq, _)| seq);
         while let Some(seq) = place {
-            place = self.waiting.places.behind(seq);
-            if !self.memory.passes(now) {
-                self.waiting.note_held_on_memory(seq);
-                if let Some(waiter) = self.waiting.places.get_mut(seq) {
-                    self.memory.hold(waiter, now, out);
-                }
+            let is_in_line = self.waiting.is_in_memory_line(seq);
+            if !self.memory.passes(is_in_line, now) {
+                self.hold_on_memory(seq, now, out);
                 next = earlier(next, self.memory.earliest(now));
-                continue;
+                break;
             }
+            place = self.waiting.places.behind(seq);
             let Some((head, first)) = self.waiting.places.first() else {
                 break;
             };
@@ -49,6 +48,7 @@ impl Line {
                         }
                     }
                     next = earlier(next, shortfall.instant(now));
+                    self.let_go_of(seq);
                 }
             }
         }

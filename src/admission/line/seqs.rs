@@ -74,23 +74,6 @@ impl Seqs {
         }
     }
 
-    /// Takes out every place from `seq` on.
-    pub(super) fn split_from(&mut self, seq: Seq) -> impl Iterator<Item = Seq> + use<> {
-        let (one, many) = match self {
-            Self::One(first) if *first >= seq => {
-                let first = *first;
-                *self = Self::None;
-                (Some(first), None)
-            }
-            Self::None | Self::One(_) => (None, None),
-            Self::Many(places) => {
-                let index = places.partition_point(|place| *place < seq);
-                (None, Some(places.split_off(index)))
-            }
-        };
-        one.into_iter().chain(many.into_iter().flatten())
-    }
-
     #[cfg(any(test, debug_assertions))]
     pub(super) fn iter(&self) -> impl Iterator<Item = Seq> {
         let (one, many) = match self {

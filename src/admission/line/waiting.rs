@@ -54,8 +54,8 @@ pub(super) struct Waiting {
     classes_by_shape: IdMap<SmallVec<[ClassId; 1]>>,
     groups_by_accounts: HashMap<Vec<(u64, usize)>, GroupId>,
     pub(super) unasked: Vec<ClassId>,
-    /// Those that memory has not held yet, if there is a gate.
-    unheld_on_memory: Option<Seqs>,
+    /// Where memory's line begins.
+    memory_from: Option<Seq>,
     /// How many walks there were.
     pub(super) walks: u64,
     /// Demands that the arrangement has no more use for. Their amounts and accounts are a user's
@@ -64,13 +64,6 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn new(has_memory_gate: bool) -> Self {
-        Self {
-            unheld_on_memory: has_memory_gate.then(Seqs::default),
-            ..Self::default()
-        }
-    }
-
     pub(super) fn class(&self, id: ClassId) -> Option<&Class> {
         self.classes.get(id)
     }
@@ -91,10 +84,10 @@ impl Waiting {
         was_asked: bool,
     ) -> Arc<Ticket> {
         let id = self.class_for(&waiter.demand, was_asked);
-        let is_unheld_on_memory = waiter.memory_since.is_none();
+        let is_held_on_memory = waiter.memory_since.is_some();
         let (seq, ticket) = self.places.push((born, cell), waiter, id);
-        if is_unheld_on_memory && let Some(unheld) = &mut self.unheld_on_memory {
-            unheld.push(seq);
+        if is_held_on_memory {
+            self.memory_from.get_or_insert(seq);
         }
         if let Some(class) = self.classes.get_mut(id)
             && let Some(group) = self.groups.get_mut(class.group)
@@ -131,10 +124,10 @@ impl Waiting {
 
     /// Takes a waiter out of the line, granted or not.
     pub(super) fn remove(&mut self, seq: Seq, is_granted: bool) -> Option<Arc<Ticket>> {
-        let (ticket, id) = self.places.remove(seq)?;
-        if let Some(unheld) = &mut self.unheld_on_memory {
-            unheld.remove(seq);
+        if self.memory_from == Some(seq) {
+            self.memory_from = self.places.behind(seq);
         }
+        let (ticket, id) = self.places.remove(seq)?;
         if let Some(class) = self.classes.get_mut(id)
             && let Some(group) = self.groups.get_mut(class.group)
         {
@@ -175,13 +168,25 @@ impl Waiting {
         }
     }
 
-    /// Those from `seq` on that memory has not held yet; from now on it has.
-    pub(super) fn hold_on_memory_from(&mut self, seq: Seq) -> impl Iterator<Item = Seq> + use<> {
-        self.unheld_on_memory
-            .as_mut()
-            .map(|unheld| unheld.split_from(seq))
-            .into_iter()
-            .flatten()
+    pub(super) fn has_memory_line(&self) -> bool {
+        self.memory_from.is_some()
+    }
+
+    #[inline]
+    pub(super) fn is_in_memory_line(&self, seq: Seq) -> bool {
+        self.memory_from.is_some_and(|from| seq >= from)
+    }
+
+    /// Memory's line begins at `from`, or before it. Answers where it began.
+    pub(super) fn extend_memory_line(&mut self, from: Seq) -> Option<Seq> {
+        let began = self.memory_from;
+        self.memory_from = Some(began.map_or(from, |began| began.min(from)));
+        began
+    }
+
+    /// The first of memory's line leaves it, and waits on.
+    pub(super) fn leave_memory_line(&mut self, first: Seq) {
+        self.memory_from = self.places.behind(first);
     }
 
     /// The class of the group that asks for the fewest units on this entry.
@@ -427,13 +432,6 @@ impl Waiting {
         self.slots.check_invariants(&by_account);
         let fronts: usize = self.groups().map(|(_, group)| group.fronts.len()).sum();
         assert_eq!(fronts, self.classes.len(), "invariant 3");
-    }
-
-    #[cfg(test)]
-    pub(super) fn note_held_on_memory(&mut self, seq: Seq) {
-        if let Some(unheld) = &mut self.unheld_on_memory {
-            unheld.remove(seq);
-        }
     }
 }
 

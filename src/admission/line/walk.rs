@@ -14,6 +14,7 @@ use std::time::Instant;
 use super::followers::Followers;
 use super::seqs::Seq;
 use super::{Line, earlier};
+use crate::admission::demand::Demand;
 use crate::admission::outbox::Outbox;
 use crate::admission::question::{Defect, Look, look};
 use crate::error::JobError;
@@ -32,12 +33,8 @@ pub(super) fn walk(
         out,
         next: None,
     };
-    if let Some(head) = walk.heads()?
-        && !walk.line.waiting.is_calm(head, now)
-        && let Some(waiter) = walk.line.waiting.places.get(head)
-    {
-        let demand = Arc::clone(&waiter.demand);
-        Followers::of(head, &demand, &mut walk).visit_all()?;
+    if let Some(head) = walk.heads()? {
+        walk.followers(head)?;
     }
     Ok(walk.next)
 }
@@ -70,6 +67,7 @@ impl Walk<'_> {
                 Look::Short(shortfall) => {
                     self.hold(seq, shortfall.indices());
                     self.name(shortfall.instant(self.now));
+                    self.line.let_go_of(seq);
                     self.line.waiting.note_head(seq, &shortfall);
                     return Ok(Some(seq));
                 }
@@ -78,32 +76,69 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Whether memory lets whoever is at `from` pass; else it and everyone behind it are held on
-    /// memory. Within one walk the answer changes only from yes to no, at a grant.
-    #[inline]
-    pub(super) fn memory_passes(&mut self, from: Seq) -> bool {
-        let passes = self.line.memory.passes(self.now);
-        if !passes {
-            self.hold_on_memory(from);
+    /// Those behind a head that stays.
+    fn followers(&mut self, head: Seq) -> Result<(), Defect> {
+        let is_open = self.line.memory.is_open();
+        if is_open && self.line.waiting.is_calm(head, self.now) {
+            return Ok(());
         }
-        passes
+        let Some(waiter) = self.line.waiting.places.get(head) else {
+            return Ok(());
+        };
+        let demand = Arc::clone(&waiter.demand);
+        if is_open {
+            Followers::of(head, &demand, self).visit_all()
+        } else {
+            // Each meets memory in its turn.
+            let behind = self.line.waiting.places.behind(head);
+            self.ask_everyone(behind, &demand)
+        }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn hold_on_memory(&mut self, from: Seq) {
-        let Line {
-            memory, waiting, ..
-        } = &mut *self.line;
-        for seq in waiting.hold_on_memory_from(from) {
-            if let Some(waiter) = waiting.places.get_mut(seq) {
-                memory.hold(waiter, self.now, self.out);
+    /// Asks everyone from a place on, one by one, beside what the head has set aside.
+    pub(super) fn ask_everyone(
+        &mut self,
+        mut place: Option<Seq>,
+        head: &Demand,
+    ) -> Result<(), Defect> {
+        while let Some(seq) = place {
+            if !self.memory_passes(seq) {
+                return Ok(());
+            }
+            place = self.line.waiting.places.behind(seq);
+            let Some(waiter) = self.line.waiting.places.get(seq) else {
+                continue;
+            };
+            match look(&waiter.demand, Some(head), self.now)? {
+                Look::Granted => self.grant(seq),
+                Look::Refused {
+                    entry,
+                    error,
+                    reason,
+                } => self.refuse(seq, (entry, error, reason)),
+                Look::Short(shortfall) => {
+                    self.hold(seq, shortfall.indices());
+                    self.name(shortfall.instant(self.now));
+                    self.line.let_go_of(seq);
+                }
             }
         }
-        if waiting.places.last().is_some_and(|last| last >= from) {
-            let instant = memory.earliest(self.now);
+        self.line.waiting.note_asked();
+        Ok(())
+    }
+
+    /// Whether memory lets the waiter at `from` pass; else it and everyone behind it are held on
+    /// memory.
+    #[inline]
+    fn memory_passes(&mut self, from: Seq) -> bool {
+        let is_in_line = self.line.waiting.is_in_memory_line(from);
+        let passes = self.line.memory.passes(is_in_line, self.now);
+        if !passes {
+            self.line.hold_on_memory(from, self.now, self.out);
+            let instant = self.line.memory.earliest(self.now);
             self.name(instant);
         }
+        passes
     }
 
     pub(super) fn grant(&mut self, seq: Seq) {
