@@ -9,6 +9,7 @@ mod attempt;
 mod body;
 mod books;
 mod builder;
+mod chores;
 mod delayed;
 mod door;
 mod entry;

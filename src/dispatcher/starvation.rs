@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::entry::Entry;
 use super::inner::Inner;
 use super::settle;
+use crate::aside;
 use crate::error::JobError;
 use crate::job::core::{JobCore, WaitingFor};
 
@@ -15,8 +16,21 @@ use crate::job::core::{JobCore, WaitingFor};
 /// everybody waits for.
 ///
 /// Looked at when the last active job begins to wait, when a queue finds no thread, and when a
-/// thread is left behind; whichever of them comes last sees the whole.
+/// thread is left behind; whichever of them comes last sees the whole. A look that could come to
+/// something, and the settlement that it may come to, are the settler's: whoever asks for it may be
+/// the timer.
 pub(super) fn relieve(inner: &Arc<Inner>) {
+    if may_be_stuck(inner) {
+        let looking = Arc::clone(inner);
+        inner.settlers().run(move || look(&looking));
+    }
+}
+
+fn may_be_stuck(inner: &Arc<Inner>) -> bool {
+    inner.active() <= 0 && inner.router().is_stuck(inner.threads())
+}
+
+fn look(inner: &Arc<Inner>) {
     loop {
         // What is read below is read at different instants; it holds together if nothing moved.
         let seen = inner.moves();
@@ -32,7 +46,7 @@ pub(super) fn relieve(inner: &Arc<Inner>) {
 
 /// The job to refuse, if nobody can go on.
 fn find_stuck(inner: &Arc<Inner>) -> Option<Arc<Entry>> {
-    if inner.active() > 0 || !inner.router().is_stuck(inner.threads()) {
+    if !may_be_stuck(inner) {
         return None;
     }
     let entries = inner.entries();
@@ -107,6 +121,7 @@ fn refuse(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             inner.threads().cap()
         ),
     );
-    log::warn!("{refusal}");
-    settle::refuse_queued(inner, entry, refusal);
+    if settle::refuse_queued(inner, entry, refusal.clone()) {
+        aside::warn!("{refusal}");
+    }
 }
