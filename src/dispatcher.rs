@@ -21,6 +21,8 @@ mod models;
 mod orchestrator;
 mod reaper;
 mod rerun;
+#[cfg(all(test, not(nucleo_model)))]
+mod reserve_tests;
 mod routing;
 mod settle;
 mod shutdown;

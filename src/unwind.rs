@@ -73,7 +73,7 @@ pub(crate) fn discard<T: Send + 'static>(value: T) {
     }
 }
 
-/// As [`discard`], on this thread whichever it is: for what was made on it, and used.
+/// As [`discard`], on this thread whichever it is: for what cannot go anywhere else.
 pub(crate) fn discard_here<T>(value: T) {
     if let Err(payload) = attempt(|| drop(value)) {
         aside::error!(
