@@ -33,7 +33,10 @@ struct State {
     queue: VecDeque<Work>,
     /// Seats of threads that have not been started.
     reserved: Vec<Seat>,
-    idle: usize,
+    /// How many threads it has, started or not.
+    threads: usize,
+    /// How many of them do something.
+    busy: usize,
     stopped: bool,
 }
 
@@ -46,8 +49,9 @@ impl Pool {
             elsewhere: OnceLock::new(),
             state: Mutex::new(State {
                 queue: VecDeque::new(),
+                threads: seats.len(),
                 reserved: seats,
-                idle: 0,
+                busy: 0,
                 stopped: false,
             }),
             work_available: WaitCell::new(),
@@ -75,7 +79,8 @@ impl Pool {
     fn push(self: &Arc<Self>, work: Work, only_if_free: bool) -> bool {
         {
             let mut state = self.state.lock();
-            let free = state.idle > state.queue.len() || !state.reserved.is_empty();
+            // One that was started and has not looked yet is free as well.
+            let free = state.threads - state.busy > state.queue.len();
             if state.stopped || only_if_free && !free {
                 return false;
             }
@@ -134,12 +139,10 @@ impl Pool {
             let work = {
                 let mut state = self.state.lock();
                 let work = state.queue.pop_front();
-                if work.is_none() {
-                    if state.stopped {
-                        return;
-                    }
-                    state.idle += 1;
+                if work.is_none() && state.stopped {
+                    return;
                 }
+                state.busy += usize::from(work.is_some());
                 work
             };
             match work {
@@ -147,11 +150,9 @@ impl Pool {
                     if let Err(error) = contain(self.name, work) {
                         aside::error!("{} failed: {error}", self.name);
                     }
+                    self.state.lock().busy -= 1;
                 }
-                None => {
-                    self.clock.wait_until(&self.work_available, seen, None);
-                    self.state.lock().idle -= 1;
-                }
+                None => self.clock.wait_until(&self.work_available, seen, None),
             }
         }
     }
