@@ -9,6 +9,7 @@ mod attempt;
 mod body;
 mod books;
 mod builder;
+mod chores;
 mod delayed;
 mod door;
 mod entry;
@@ -20,6 +21,8 @@ mod models;
 mod orchestrator;
 mod reaper;
 mod rerun;
+#[cfg(all(test, not(nucleo_model)))]
+mod reserve_tests;
 mod routing;
 mod settle;
 mod shutdown;
@@ -173,7 +176,7 @@ impl JobDispatcher {
 
     /// Tells a job to stop. Answers whether it was found queued or running.
     ///
-    /// A queued job never runs and is settled here. A running one finds out at its next look; its
+    /// A queued job never runs, is settled here and dropped after that. A running one finds out at its next look; its
     /// caller gets the cancellation whatever it returns, once it has ended.
     pub fn cancel(&self, job_id: &str, reason: &str) -> bool {
         self.inner()
@@ -292,7 +295,7 @@ impl JobDispatcher {
     }
 
     /// Has something of the application's stopped with the dispatcher: at the shutdown, after the
-    /// jobs and before the bus, all of them side by side and for at most 5 seconds.
+    /// jobs and before the bus, all of them side by side while there are threads, and for at most 5 seconds.
     pub fn register_stoppable(&self, stoppable: Arc<dyn Stoppable>) {
         self.inner().register_stoppable(stoppable);
     }
@@ -329,11 +332,14 @@ impl JobDispatcher {
     /// `timeout` (30 s when it is zero), then they are told to stop, get a grace and are left
     /// behind; the bus delivers what was published. Every handle settles.
     ///
-    /// Takes at most `timeout` and 15 seconds, whatever is stuck.
+    /// Takes at most `timeout` and 15 seconds, whatever of the application's is stuck: jobs, their hooks and
+    /// callbacks, their destructors, which are waited for as long as running jobs are, providers, spend gates,
+    /// stoppables, observers. The one exception is an account that blocks while it is asked, which
+    /// [`RateLimiter`](crate::admission::RateLimiter) forbids: no end is possible while it holds the line.
     ///
     /// # Errors
-    /// When it was shut down before, or is called from a job's thread, which cannot wait for
-    /// itself; the shutdown begins all the same. While another one runs, whoever began it, this one waits for it,
+    /// When it was shut down before, or is called from a job's thread or from something that a job handed over, such
+    /// as its destructor, which cannot wait for itself; the shutdown begins all the same. While another one runs, whoever began it, this one waits for it,
     /// for at most `timeout`, and answers its report.
     pub fn shutdown(&self, timeout: Duration) -> Result<ShutdownReport, ShutdownError> {
         // An account that waits for the end holds the lock that the end needs.

@@ -155,6 +155,7 @@
 #![deny(unsafe_code)]
 
 pub mod admission;
+mod aside;
 mod blank;
 #[cfg(target_os = "linux")]
 mod cgroup;

@@ -50,6 +50,8 @@ pub(crate) struct Threads {
     /// The most that were ever alive at once.
     peak: AtomicUsize,
     starved: AtomicBool,
+    #[cfg(test)]
+    refuses: AtomicBool,
     waiting: Mutex<Vec<Arc<WaitCell>>>,
 }
 
@@ -85,6 +87,8 @@ impl Threads {
             aside: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             starved: AtomicBool::new(false),
+            #[cfg(test)]
+            refuses: AtomicBool::new(false),
             waiting: Mutex::default(),
         })
     }
@@ -158,6 +162,51 @@ impl Threads {
         self.starved.store(true, Ordering::SeqCst);
     }
 
+    /// Starts a thread on a seat that is not to be lost when the system refuses the thread.
+    ///
+    /// # Errors
+    /// The system's refusal, and the seat.
+    pub(crate) fn spawn_reserved(
+        seat: Seat,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), (io::Error, Option<Seat>)> {
+        let stack_size = seat.threads.stack_size;
+        if let Some(refusal) = seat.threads.planted_refusal() {
+            return Err((refusal, Some(seat)));
+        }
+        // Of the two who know of the seat one is gone when it is looked for.
+        let kept = Arc::new(Mutex::new(Some(seat)));
+        let taken = Arc::clone(&kept);
+        let spawned = start(stack_size, name, move || {
+            let seat = taken.lock().take();
+            body();
+            drop(seat);
+        });
+        spawned
+            .map(drop)
+            .map_err(|error| (error, kept.lock().take()))
+    }
+
+    /// A refusal that a test has planted.
+    #[cfg(test)]
+    fn planted_refusal(&self) -> Option<io::Error> {
+        let refuses = self.refuses.load(Ordering::SeqCst);
+        refuses.then(|| io::Error::other("planted"))
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "tests plant it on one of them")]
+    fn planted_refusal(&self) -> Option<io::Error> {
+        None
+    }
+
+    /// Has the system refuse every thread from now on, or no more.
+    #[cfg(test)]
+    pub(crate) fn refuse_spawns(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
+    }
+
     /// Starts a thread on `seat`, which it keeps until it ends.
     ///
     /// # Errors
@@ -168,15 +217,28 @@ impl Threads {
         body: impl FnOnce() + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
         let stack_size = seat.threads.stack_size;
-        thread::Builder::new()
-            .name(thread_name(name))
-            .stack_size(stack_size)
-            .spawn(move || {
-                RUNTIME_THREAD.with(|mark| mark.set(true));
-                body();
-                drop(seat);
-            })
+        if let Some(refusal) = seat.threads.planted_refusal() {
+            return Err(refusal);
+        }
+        start(stack_size, name, move || {
+            body();
+            drop(seat);
+        })
     }
+}
+
+fn start(
+    stack_size: usize,
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new()
+        .name(thread_name(name))
+        .stack_size(stack_size)
+        .spawn(move || {
+            RUNTIME_THREAD.with(|mark| mark.set(true));
+            body();
+        })
 }
 
 impl Drop for Seat {

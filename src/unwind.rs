@@ -8,6 +8,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::aside;
 use crate::error::JobError;
 
 /// Runs foreign code; a panic comes back as its text.
@@ -47,24 +48,44 @@ pub(crate) fn contain_result<T>(
     contain(component, foreign).and_then(|result| result)
 }
 
-/// Drops a value of a user's type, whose destructor may panic.
-pub(crate) fn discard<T>(value: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // The log is foreign too, and whoever discards relies on getting past it.
-        let told = catch_unwind(AssertUnwindSafe(|| {
-            log::error!(
-                "a destructor panicked: {}; its value is gone",
-                panic_text(&*payload)
-            );
-        }));
-        std::mem::forget(told);
-        // The payload is a user's value as well, and would take the same way out.
+/// Runs foreign code of which nobody wants to hear; answers the panic's payload, which is left alone: it is a user's
+/// value as well, and would take the same way out.
+fn attempt(foreign: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
+    catch_unwind(AssertUnwindSafe(foreign))
+}
+
+/// Runs foreign code; a panic ends with it, untold.
+pub(crate) fn quietly(foreign: impl FnOnce()) {
+    if let Err(payload) = attempt(foreign) {
+        std::mem::forget(payload);
+    }
+}
+
+/// Drops a value of a user's type, whose destructor may panic. On a thread that may not wait for it, it is dropped
+/// [elsewhere](aside).
+pub(crate) fn discard<T: Send + 'static>(value: T) {
+    if !std::mem::needs_drop::<T>() {
+        return;
+    }
+    match aside::elsewhere() {
+        None => discard_here(value),
+        Some(elsewhere) => elsewhere.take(Box::new(move || discard_here(value))),
+    }
+}
+
+/// As [`discard`], on this thread whichever it is: for what cannot go anywhere else.
+pub(crate) fn discard_here<T>(value: T) {
+    if let Err(payload) = attempt(|| drop(value)) {
+        aside::error!(
+            "a destructor panicked: {}; its value is gone",
+            panic_text(&*payload)
+        );
         std::mem::forget(payload);
     }
 }
 
 /// Drops values of users' types, each on its own: two destructors that panic in one unwinding would end the process.
-pub(crate) fn discard_each<T>(values: impl IntoIterator<Item = T>) {
+pub(crate) fn discard_each<T: Send + 'static>(values: impl IntoIterator<Item = T>) {
     values.into_iter().for_each(discard);
 }
 

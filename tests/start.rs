@@ -22,7 +22,7 @@ fn a_start_that_fails_leaves_the_dispatcher_as_it_was_and_a_later_one_succeeds()
         return with_few_addresses();
     }
     let child = Command::new("sh")
-        .args(["-c", "ulimit -v 1500000 && exec \"$0\" --exact \"$1\""])
+        .args(["-c", "ulimit -v 3000000 && exec \"$0\" --exact \"$1\""])
         .arg(env::current_exe().unwrap())
         .arg("a_start_that_fails_leaves_the_dispatcher_as_it_was_and_a_later_one_succeeds")
         .env(INSIDE, "yes")

@@ -190,7 +190,7 @@ impl Mail {
             evaluator.notify();
         }
         for (level, line) in posted.lines {
-            log::log!(level, "{line}");
+            crate::aside::line(level, module_path!(), format_args!("{line}"));
         }
     }
 }

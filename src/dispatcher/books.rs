@@ -11,6 +11,7 @@
 //! 3. Every job is told to every gate once, late or not, as long as the gate's threads come back.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -90,7 +91,7 @@ impl Books {
             .collect();
         for (desk, closing) in told {
             if !desk.wait(&closing, &*self.clock, deadline) {
-                log::error!(
+                crate::aside::error!(
                     "{}: a spend gate does not answer ({:?}); the job ends without it, and its books \
                      close when it does",
                     job.id(),
@@ -98,6 +99,14 @@ impl Books {
                 );
             }
         }
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The system's refusal; a later start may succeed.
+    pub(super) fn start(&self) -> io::Result<()> {
+        self.desks.iter().try_for_each(|desk| desk.pool.start())
     }
 
     /// Lets the threads end once every job has been told.
@@ -127,7 +136,7 @@ impl Ended {
             contain("spend gate", || gate.settle(&self.snapshot, &self.calls))
         });
         if let Err(error) = told {
-            log::error!("{}: {error}", self.job.id());
+            crate::aside::error!("{}: {error}", self.job.id());
         }
     }
 }

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use super::JobDispatcher;
 use super::books::Books;
+use super::chores::Chores;
 use super::inner::{Inner, Parts};
 use super::models::{Models, Settings};
 use super::reaper::Pool;
 use super::routing::{Marks, Router};
 use crate::admission::memory_source::ProcessMemory;
 use crate::admission::{CountingGate, MemorySettings, MemorySource};
+use crate::aside::Elsewhere;
 use crate::clock::{Clock, SystemClock};
 use crate::db::{DbResourceProvider, DbResourceProviders};
 use crate::error::JobError;
@@ -280,13 +282,20 @@ impl JobDispatcherBuilder {
         let own_seats = (0..OWN_THREADS)
             .filter_map(|_| threads.try_seat(cap))
             .collect();
+        let closers = pool("nucleo-close", per_pool);
+        let chores = Arc::new(Chores::new(
+            Arc::clone(&self.clock),
+            Arc::clone(&threads),
+            Arc::clone(&closers),
+        ));
         let inner = Inner::new(Parts {
             own_seats,
             bus: MessageBus::new(Arc::clone(&self.clock), Arc::clone(&threads)),
             router: Router::new(Marks::new(cap, OWN_THREADS + reapers)),
-            closers: pool("nucleo-close", per_pool),
             aborters: pool("nucleo-abort", per_pool),
-            settlers: pool("nucleo-settle", 1),
+            settlers: pool("nucleo-settle", 1).careful(Arc::clone(&chores) as Arc<dyn Elsewhere>),
+            closers,
+            chores,
             clock: self.clock,
             threads,
             http: Arc::new(http),
@@ -306,7 +315,7 @@ impl Memory {
             Self::Process => match ProcessMemory::new() {
                 Ok(process) => Some(Arc::new(process)),
                 Err(error) => {
-                    log::warn!("there is no memory gate: {error}");
+                    crate::aside::warn!("there is no memory gate: {error}");
                     None
                 }
             },

@@ -385,6 +385,9 @@ fn await_dependencies(inner: &Arc<Inner>, entry: &Arc<Entry>) {
     }
     if last {
         inner.route(entry);
+    } else if inner.is_stopping() {
+        // The end may have begun since the submission was taken, and looked for jobs before this one was there.
+        settle::cancelled_by_shutdown(inner, entry);
     }
 }
 

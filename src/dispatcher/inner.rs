@@ -4,10 +4,12 @@
 //! the drop of its last clone can end them.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use super::Owner;
+use super::chores::Chores;
 use super::delayed::DueSubmission;
 use super::door::SubmitError;
 use super::entry::Entry;
@@ -22,6 +24,7 @@ use super::timer::{AlarmKey, Timer};
 use super::unresponsive::{Unresponsive, UnresponsiveReason};
 use super::{starvation, timeout};
 use crate::admission::{Admission, HttpConnectionGate, MemorySettings};
+use crate::aside::{self, Elsewhere, Relieved};
 use crate::clock::{Clock, WaitCell};
 use crate::db::DbResourceProviders;
 use crate::error::JobError;
@@ -74,6 +77,7 @@ pub(crate) struct Inner {
     closers: Arc<Pool>,
     aborters: Arc<Pool>,
     settlers: Arc<Pool>,
+    chores: Arc<Chores>,
     http: Arc<HttpConnectionGate>,
     models: Models,
     databases: DbResourceProviders,
@@ -120,6 +124,7 @@ pub(super) struct Parts {
     pub(super) closers: Arc<Pool>,
     pub(super) aborters: Arc<Pool>,
     pub(super) settlers: Arc<Pool>,
+    pub(super) chores: Arc<Chores>,
     pub(super) http: Arc<HttpConnectionGate>,
     pub(super) models: Models,
     pub(super) databases: DbResourceProviders,
@@ -144,6 +149,7 @@ impl Inner {
             closers: parts.closers,
             aborters: parts.aborters,
             settlers: parts.settlers,
+            chores: parts.chores,
             http: parts.http,
             models: parts.models,
             databases: parts.databases,
@@ -211,6 +217,23 @@ impl Inner {
 
     pub(super) fn settlers(&self) -> &Arc<Pool> {
         &self.settlers
+    }
+
+    pub(super) fn chores(&self) -> &Chores {
+        &self.chores
+    }
+
+    /// The calling thread drops nothing of a user's and writes no log until the answer is dropped.
+    pub(super) fn relieved(&self) -> Relieved {
+        aside::enter(Arc::clone(&self.chores) as Arc<dyn Elsewhere>)
+    }
+
+    /// Starts the threads that end what does not end by itself, and those that tell spend gates.
+    pub(super) fn start_reserves(&self) -> io::Result<()> {
+        for pool in [&self.closers, &self.aborters, &self.settlers] {
+            pool.start()?;
+        }
+        self.models.start()
     }
 
     pub(super) fn http(&self) -> &Arc<HttpConnectionGate> {
@@ -519,9 +542,8 @@ impl Inner {
     pub(super) fn submit_due(&self, submission: Box<dyn DueSubmission>) {
         let errand = Box::new(move |inner: &Arc<Inner>| submission.submit(inner));
         if let Err(late) = self.router.run_errand(errand) {
-            // The queues have stopped. Its drop answers whoever waits; it drops the job as well,
-            // which is no work for the timer's thread.
-            self.settlers.run(move || drop(late));
+            // The queues have stopped. Its drop answers whoever waits.
+            drop(late);
         }
     }
 

@@ -242,6 +242,11 @@ impl Models {
         self.books.close(job, calls);
     }
 
+    /// Starts the threads on which spend gates are told.
+    pub(super) fn start(&self) -> std::io::Result<()> {
+        self.books.start()
+    }
+
     /// No job ends any more.
     pub(super) fn stop(&self) {
         self.books.stop();

@@ -1,11 +1,17 @@
 //! Threads that end what does not end by itself (`TO-5`).
 //!
-//! Each pool is bounded and its threads are reserved under the cap from the start, so that work
-//! that is stuck cannot take the threads that deal with it.
+//! # Invariants
+//!
+//! 1. Each pool is bounded. Its seats are taken when the dispatcher is built and its threads started with it, so
+//!    that neither work that is stuck nor a system without threads can take what deals with it.
+//! 2. A thread of a pool ends with the pool: a panic ends with the work that it came from, and a logger's with its line.
+//! 3. The threads of a [careful](Pool::careful) pool run nothing foreign, not even a destructor.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, OnceLock};
 
+use crate::aside::{self, Elsewhere};
 use crate::clock::{Clock, WaitCell};
 use crate::sync::Mutex;
 use crate::threads::{Seat, Threads};
@@ -13,10 +19,12 @@ use crate::unwind::contain;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A few threads and a queue. Threads start when there is work for them and stay.
+/// A few threads and a queue.
 pub(super) struct Pool {
     name: &'static str,
     clock: Arc<dyn Clock>,
+    /// Where its threads send what is foreign; none where they are there for that.
+    elsewhere: OnceLock<Arc<dyn Elsewhere>>,
     state: Mutex<State>,
     work_available: Arc<WaitCell>,
 }
@@ -25,7 +33,10 @@ struct State {
     queue: VecDeque<Work>,
     /// Seats of threads that have not been started.
     reserved: Vec<Seat>,
-    idle: usize,
+    /// How many threads it has, started or not.
+    threads: usize,
+    /// How many of them do something.
+    busy: usize,
     stopped: bool,
 }
 
@@ -35,14 +46,23 @@ impl Pool {
         Arc::new(Self {
             name,
             clock,
+            elsewhere: OnceLock::new(),
             state: Mutex::new(State {
                 queue: VecDeque::new(),
+                threads: seats.len(),
                 reserved: seats,
-                idle: 0,
+                busy: 0,
                 stopped: false,
             }),
             work_available: WaitCell::new(),
         })
+    }
+
+    /// Its threads send what is foreign there.
+    pub(super) fn careful(self: Arc<Self>, elsewhere: Arc<dyn Elsewhere>) -> Arc<Self> {
+        // Set once, before there is a thread.
+        let _ = self.elsewhere.set(elsewhere);
+        self
     }
 
     /// Has one of the threads do this. It waits for a free one as long as it takes. Answers false,
@@ -57,24 +77,48 @@ impl Pool {
     }
 
     fn push(self: &Arc<Self>, work: Work, only_if_free: bool) -> bool {
-        let seat = {
+        {
             let mut state = self.state.lock();
-            let free = state.idle > state.queue.len();
-            let seat = if free { None } else { state.reserved.pop() };
-            if state.stopped || only_if_free && !free && seat.is_none() {
+            // One that was started and has not looked yet is free as well.
+            let free = state.threads - state.busy > state.queue.len();
+            if state.stopped || only_if_free && !free {
                 return false;
             }
             state.queue.push_back(work);
-            seat
-        };
-        if let Some(seat) = seat {
-            let pool = Arc::clone(self);
-            if let Err(error) = Threads::spawn(seat, self.name, move || pool.serve()) {
-                log::error!("no thread for {}: {error}", self.name);
-            }
+        }
+        // Nothing is left to be started but in a pool that has not been, or could not be as a whole.
+        if let Err(error) = self.start() {
+            aside::error!("no thread for {}, which tries again: {error}", self.name);
         }
         self.work_available.notify();
         true
+    }
+
+    /// Starts the threads that have not been. Whatever happens later, they are there.
+    ///
+    /// # Errors
+    /// The system's refusal; the seats of the threads that were not started are kept.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<()> {
+        loop {
+            let Some(seat) = self.state.lock().reserved.pop() else {
+                return Ok(());
+            };
+            let pool = Arc::clone(self);
+            if let Err((error, seat)) =
+                Threads::spawn_reserved(seat, self.name, move || pool.serve())
+            {
+                let mut state = self.state.lock();
+                let over = if state.stopped {
+                    seat
+                } else {
+                    state.reserved.extend(seat);
+                    None
+                };
+                drop(state);
+                drop(over);
+                return Err(error);
+            }
+        }
     }
 
     /// Lets the threads end once the queue is empty.
@@ -89,29 +133,26 @@ impl Pool {
     }
 
     fn serve(&self) {
+        let _relieved = self.elsewhere.get().cloned().map(aside::enter);
         loop {
             let seen = self.work_available.epoch();
             let work = {
                 let mut state = self.state.lock();
                 let work = state.queue.pop_front();
-                if work.is_none() {
-                    if state.stopped {
-                        return;
-                    }
-                    state.idle += 1;
+                if work.is_none() && state.stopped {
+                    return;
                 }
+                state.busy += usize::from(work.is_some());
                 work
             };
             match work {
                 Some(work) => {
                     if let Err(error) = contain(self.name, work) {
-                        log::error!("{} failed: {error}", self.name);
+                        aside::error!("{} failed: {error}", self.name);
                     }
+                    self.state.lock().busy -= 1;
                 }
-                None => {
-                    self.clock.wait_until(&self.work_available, seen, None);
-                    self.state.lock().idle -= 1;
-                }
+                None => self.clock.wait_until(&self.work_available, seen, None),
             }
         }
     }

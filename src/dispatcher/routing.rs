@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::entry::Entry;
 use super::inner::Inner;
-use super::{attempt, settle, starvation};
+use super::{attempt, settle, shutdown, starvation};
 use crate::clock::WaitCell;
 use crate::sync::Mutex;
 use crate::threads::{Seat, Threads};
@@ -86,6 +86,8 @@ pub(super) struct Router {
     marks: Marks,
     priority: Queue,
     fifo: Queue,
+    /// The shutdown that a thread has asked for which cannot wait for it, with its timeout.
+    ending: Mutex<Option<Duration>>,
 }
 
 struct Queue {
@@ -152,6 +154,7 @@ impl Router {
             marks,
             priority: queue(),
             fifo: queue(),
+            ending: Mutex::new(None),
         }
     }
 
@@ -237,6 +240,13 @@ impl Router {
         Ok(())
     }
 
+    /// Has the FIFO queue's thread run the shutdown that has begun. It is there as long as the dispatcher runs, and
+    /// has nothing else to do any more.
+    pub(super) fn run_end(&self, timeout: Duration) {
+        *self.ending.lock() = Some(timeout);
+        self.fifo.cell.notify();
+    }
+
     /// Whether jobs wait for a thread and none of them can have one.
     pub(super) fn is_stuck(&self, threads: &Arc<Threads>) -> bool {
         let mut waiting = false;
@@ -300,7 +310,7 @@ impl Router {
             Threads::spawn(seat, &name, move || attempt::run(&inner, &entry))
         };
         if let Err(error) = spawned {
-            log::warn!("no thread for {name}: {error}; it waits");
+            crate::aside::warn!("no thread for {name}: {error}; it waits");
             inner.note_failed_spawn();
             // Gone only when it was cancelled meanwhile.
             let Some(entry) = kept.upgrade() else { return };
@@ -326,11 +336,18 @@ impl Router {
         let mut refused = false;
         loop {
             let seen = queue.cell.epoch();
+            if !priority {
+                let ending = self.ending.lock().take();
+                if let Some(timeout) = ending {
+                    shutdown::end(inner, timeout);
+                    return;
+                }
+            }
             // Taken in a statement of its own: what runs an errand must not hold the lines.
             let errands = std::mem::take(&mut queue.lines.lock().errands);
             for errand in errands {
                 if let Err(error) = contain("errand", || errand(inner)) {
-                    log::error!("a queue's errand failed: {error}");
+                    crate::aside::error!("a queue's errand failed: {error}");
                 }
             }
             let retry_at = inner

@@ -4,7 +4,7 @@
 //!
 //! 1. A job is settled by whoever takes its settlement token; everybody else does nothing.
 //! 2. The order on every path: state, spend gates, terminal event, the workflow's end for a root, teardown, and
-//!    the handle last.
+//!    the handle last. What of the job is a user's is dropped after it, where the thread that settles may.
 //! 3. A panic on the way, in the log or in what an error carries, keeps no handle from answering.
 
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(super) fn finish(
     }
     let context = JobContext::new(Arc::clone(job));
     if let Err(error) = contain("post_execute", || body.post_execute(&outcome, &context)) {
-        log::error!("{}: {error}", job.id());
+        crate::aside::error!("{}: {error}", job.id());
     }
     drop(body);
     if let Some(alarm) = alarm {
@@ -200,8 +200,8 @@ pub(super) fn refuse_queued(inner: &Arc<Inner>, entry: &Arc<Entry>, refusal: Job
         return false;
     };
     inner.router().remove(entry);
-    discard_unrun(entry, body);
     settle(inner, entry, Err(refusal));
+    let_go(entry, body);
     true
 }
 
@@ -214,41 +214,52 @@ pub(super) fn cancel_queued(
 ) -> bool {
     let stopped = stop_queued(inner, entry, reason, message);
     let was_queued = stopped.is_some();
-    if let Some(outcome) = stopped {
+    if let Some((outcome, body)) = stopped {
         settle(inner, entry, outcome);
-        entry.job().let_go();
+        let_go(entry, body);
     }
     was_queued
 }
 
-/// Drops a job that never ran, on whatever thread found that out: for itself.
-fn discard_unrun(entry: &Entry, body: Box<dyn Body>) {
+/// Drops a job that never ran and has settled, on whatever thread found that out: for itself. After the settlement,
+/// because a destructor may take as long as it likes.
+fn let_go(entry: &Entry, body: Box<dyn Body>) {
     behalf::acting(Some(entry.job().behalf()), || discard(body));
+    entry.job().let_go();
 }
 
 /// Takes a job that has no thread out of the queues and tells it to stop; `None` when it has been
-/// started.
-fn stop_queued(inner: &Inner, entry: &Arc<Entry>, reason: &str, message: &str) -> Option<Outcome> {
+/// started. Its value is the caller's to drop, once it has settled.
+fn stop_queued(
+    inner: &Inner,
+    entry: &Arc<Entry>,
+    reason: &str,
+    message: &str,
+) -> Option<(Outcome, Box<dyn Body>)> {
     let body = entry.take_body()?;
     inner.router().remove(entry);
     entry.job().signal_cancellation(reason, message);
     entry.job().fire_cancellation();
-    discard_unrun(entry, body);
-    Some(Err(interrupted(entry.job(), None)))
+    Some((Err(interrupted(entry.job(), None)), body))
 }
 
 /// Ends a job, and after it those that depend on it and find the queues stopped, and so on: one
 /// after the other, because such a chain may be longer than the stack is deep.
 fn end(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) {
     let mut refused = end_one(inner, job, outcome);
+    // Dropped when all of them have their answers.
+    let mut unrun = Vec::new();
     while let Some(entry) = refused.pop() {
         let stopped = stop_queued(inner, &entry, SHUTDOWN.0, SHUTDOWN.1);
-        if let Some(outcome) = stopped
-            && entry.job().take_settlement()
-        {
-            refused.extend(end_one(inner, entry.job(), outcome));
-            entry.job().let_go();
+        if let Some((outcome, body)) = stopped {
+            if entry.job().take_settlement() {
+                refused.extend(end_one(inner, entry.job(), outcome));
+            }
+            unrun.push((entry, body));
         }
+    }
+    for (entry, body) in unrun {
+        let_go(&entry, body);
     }
 }
 
@@ -264,7 +275,7 @@ fn end_one(inner: &Arc<Inner>, job: &Arc<JobCore>, outcome: Outcome) -> Vec<Arc<
     };
     step(|| {
         if let Err(error) = job.end(state, at) {
-            log::error!("{error}");
+            crate::aside::error!("{error}");
         }
     });
     guarding::note_verdict(job, state);

@@ -9,11 +9,13 @@ use super::inner::{Alarm, Inner, Phase};
 use super::settle;
 use super::stoppable;
 use super::timeout;
+use crate::aside;
 use crate::error::JobError;
 use crate::events::{Event, SchedulerEvent, SchedulerStopped, SchedulerStopping};
+use crate::job::behalf;
 use crate::job::core::{Decision, JobCore, WaitingFor};
 use crate::job::current;
-use crate::threads::{self, Threads};
+use crate::threads;
 
 /// What running jobs get when no timeout is given (CS-4).
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -105,9 +107,10 @@ fn or_default(timeout: Duration) -> Duration {
 }
 
 /// Whether the calling thread is one of those that the end waits for: a job's, one that works for
-/// a job, or the runtime's own, such as an observer's.
+/// a job, or the runtime's own, such as an observer's; or in code that a job handed over, such as its
+/// destructor, on whatever thread.
 fn is_inside() -> bool {
-    current::owner().is_some() || threads::is_runtime_thread()
+    current::owner().is_some() || behalf::here().is_some() || threads::is_runtime_thread()
 }
 
 /// The drop of the last owner: the shutdown begins, and another thread finishes it.
@@ -119,22 +122,10 @@ pub(super) fn begin(inner: &Arc<Inner>) {
     }
 }
 
-/// Ends everything on a thread of its own, because jobs still have to settle meanwhile; on the
-/// settler's, which is reserved, when there is no other.
+/// Ends everything on another thread, because jobs still have to settle meanwhile: the FIFO queue's, which is there
+/// whatever the system says to more threads, and for which nothing else is left to do.
 fn end_elsewhere(inner: &Arc<Inner>, timeout: Duration) {
-    let ending = || {
-        let inner = Arc::clone(inner);
-        move || {
-            end(&inner, timeout);
-        }
-    };
-    let spawned = inner
-        .threads()
-        .try_seat(usize::MAX)
-        .map(|seat| Threads::spawn(seat, "nucleo-end", ending()));
-    if !matches!(spawned, Some(Ok(_))) {
-        inner.settlers().run(ending());
-    }
+    inner.router().run_end(timeout);
 }
 
 /// Refuses new roots and lets what runs submit and finish. Answers whether everything has ended.
@@ -151,7 +142,9 @@ pub(super) fn drain(inner: &Arc<Inner>, timeout: Duration) -> Result<bool, JobEr
     Ok(wait_for_jobs(inner, deadline))
 }
 
-fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
+/// Ends everything, on a thread on which nothing of a user's runs meanwhile: what it lets go of may hang.
+pub(super) fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
+    let _relieved = inner.relieved();
     let timeout = or_default(timeout);
     let clock = inner.clock();
     let at = clock.wall();
@@ -176,7 +169,10 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
             stop_from_outside(inner, &entry);
         }
     }
-    wait_for_jobs(inner, clock.now().checked_add(timeout));
+    let deadline = clock.now().checked_add(timeout);
+    wait_for_jobs(inner, deadline);
+    // What was cancelled is dropped meanwhile, and has no longer than what runs.
+    let dropped = inner.chores().wait(deadline);
 
     let mut abandoned = end_running(inner);
     let stuck_stoppables = stoppable::stop_all(inner, inner.take_stoppables());
@@ -189,6 +185,12 @@ fn end(inner: &Arc<Inner>, timeout: Duration) -> ShutdownReport {
             SchedulerStopped { at },
         )));
     let bus = inner.bus().stop();
+    if !dropped && !inner.chores().wait(Some(clock.now())) {
+        aside::warn!(
+            "the destructor of a job that was cancelled before it ran does not return; the dispatcher \
+             has ended without it"
+        );
+    }
     release_reserves(inner);
     for id in inner.left_behind() {
         if !abandoned.contains(&id) {

@@ -6,16 +6,19 @@
 //!    nothing, and may be tried again.
 //! 2. The phase is `Started` once everything serves, and not a moment before.
 
+use std::io;
 use std::sync::Arc;
 
 use super::inner::{Inner, Phase};
 use super::timeout;
+use crate::aside;
 use crate::clock::{Clock, WaitCell};
 use crate::error::JobError;
 use crate::events::{Event, SchedulerEvent, SchedulerStarted};
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
 use crate::threads::{Seat, Threads};
+use crate::unwind::contain;
 
 /// What one of the runtime's threads does until the end.
 type Serve = fn(&Arc<Inner>);
@@ -23,9 +26,12 @@ type Serve = fn(&Arc<Inner>);
 const SERVING: [(&str, Serve); 3] = [
     ("nucleo-timer", |inner| {
         let clock = Arc::clone(inner.clock());
-        inner
-            .timer()
-            .serve(&*clock, |alarm| timeout::ring(inner, alarm));
+        inner.timer().serve(&*clock, |alarm| {
+            // One alarm that goes wrong must not be the last.
+            if let Err(error) = contain("timer", || timeout::ring(inner, alarm)) {
+                aside::error!("{error}");
+            }
+        });
     }),
     ("nucleo-priority", |inner| inner.router().serve(inner, true)),
     ("nucleo-fifo", |inner| inner.router().serve(inner, false)),
@@ -38,7 +44,7 @@ pub(super) fn start(inner: &Arc<Inner>) -> Result<(), JobError> {
     match inner.phase() {
         Phase::Built => {}
         Phase::Started | Phase::Draining => {
-            log::warn!("the dispatcher was started before; this start does nothing");
+            crate::aside::warn!("the dispatcher was started before; this start does nothing");
             return Ok(());
         }
         Phase::Stopping | Phase::Stopped => return Err(shut_down()),
@@ -53,6 +59,11 @@ pub(super) fn start(inner: &Arc<Inner>) -> Result<(), JobError> {
         .try_for_each(|&(name, serve)| {
             waiting.push(spawn(inner, &gate, name, serve)?);
             Ok(())
+        })
+        .and_then(|()| {
+            // Those that start now and not another one stay idle until the next start, or the end.
+            let started = inner.start_reserves();
+            started.map_err(|error| not_started("that ends what is stuck", error))
         })
         .and_then(|()| inner.admission().start(own_seat(inner)?));
     if let Err(error) = started {
@@ -109,16 +120,19 @@ fn spawn(
     let (inner, gate) = (Arc::clone(inner), Arc::clone(gate));
     Threads::spawn(seat, name, move || {
         if gate.wait(&**inner.clock()) {
+            let _relieved = inner.relieved();
             serve(&inner);
         }
     })
-    .map_err(|error| {
-        JobError::system(
-            "dispatcher",
-            format!("the thread {name} did not start: {error}"),
-        )
-        .with_source(error)
-    })
+    .map_err(|error| not_started(name, error))
+}
+
+fn not_started(which: &str, error: io::Error) -> JobError {
+    JobError::system(
+        "dispatcher",
+        format!("the thread {which} did not start: {error}"),
+    )
+    .with_source(error)
 }
 
 /// Where threads wait until it is known whether all of them have been started.

@@ -3,11 +3,13 @@
 //! Under a cap it can happen that every thread waits for a job that has none, and none will come
 //! back. Then one job is refused, and says so, rather than all of them waiting for ever.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use super::entry::Entry;
 use super::inner::Inner;
 use super::settle;
+use crate::aside;
 use crate::error::JobError;
 use crate::job::core::{JobCore, WaitingFor};
 
@@ -15,33 +17,87 @@ use crate::job::core::{JobCore, WaitingFor};
 /// everybody waits for.
 ///
 /// Looked at when the last active job begins to wait, when a queue finds no thread, and when a
-/// thread is left behind; whichever of them comes last sees the whole.
+/// thread is left behind; whichever of them comes last sees the whole. A look that could come to
+/// something, and the settlement that it may come to, are the settler's: whoever asks for it may be
+/// the timer.
 pub(super) fn relieve(inner: &Arc<Inner>) {
+    if may_be_stuck(inner) {
+        let looking = Arc::clone(inner);
+        inner.settlers().run(move || look(&looking));
+    }
+}
+
+fn may_be_stuck(inner: &Arc<Inner>) -> bool {
+    inner.active() <= 0 && inner.router().is_stuck(inner.threads())
+}
+
+fn look(inner: &Arc<Inner>) {
     loop {
-        // What is read below is read at different instants; it holds together if nothing moved.
-        let seen = inner.moves();
-        let Some(stuck) = find_stuck(inner) else {
+        let mut seen = Seen::default();
+        let Some((owner, stuck)) = find_stuck(inner, &mut seen) else {
             return;
         };
-        if inner.moves() == seen {
-            refuse(inner, &stuck);
+        // What was read was read at different instants; it holds together if nothing moved.
+        if seen.holds() {
+            refuse(&owner, &stuck);
             return;
         }
     }
 }
 
-/// The job to refuse, if nobody can go on.
-fn find_stuck(inner: &Arc<Inner>) -> Option<Arc<Entry>> {
-    if inner.active() > 0 || !inner.router().is_stuck(inner.threads()) {
-        return None;
+/// The dispatchers that wait for one another: how often each had moved before it was looked at.
+#[derive(Default)]
+struct Seen(Vec<(Arc<Inner>, usize)>);
+
+impl Seen {
+    /// False when it has been seen.
+    fn begin(&mut self, inner: &Arc<Inner>) -> bool {
+        let new = !self.0.iter().any(|(seen, _)| Arc::ptr_eq(seen, inner));
+        if new {
+            self.0.push((Arc::clone(inner), inner.moves()));
+        }
+        new
     }
-    let entries = inner.entries();
-    let started: Vec<_> = entries
-        .iter()
-        .filter(|entry| entry.is_started() && !entry.is_abandoned())
-        .collect();
+
+    fn holds(&self) -> bool {
+        self.0.iter().all(|(inner, moves)| inner.moves() == *moves)
+    }
+}
+
+/// The job to refuse, and whose it is, if nobody can go on: neither here nor in the dispatchers whose jobs are waited
+/// for from here.
+fn find_stuck(inner: &Arc<Inner>, seen: &mut Seen) -> Option<(Arc<Inner>, Arc<Entry>)> {
+    let mut candidates: Vec<(Arc<Inner>, Arc<Entry>)> = Vec::new();
+    let mut next = vec![Arc::clone(inner)];
+    while let Some(inner) = next.pop() {
+        if !seen.begin(&inner) {
+            continue;
+        }
+        if !may_be_stuck(&inner) {
+            return None;
+        }
+        for job in awaited(&inner)? {
+            let owner = dispatcher_of(&job)?;
+            // Neither in line, where somebody has to let it go, nor found: it is on its way, or it runs, or its
+            // thread was left behind and it is about to be settled.
+            let entry = owner.entry(job.id())?;
+            if entry.is_started() || entry.place().is_none() {
+                return None;
+            }
+            next.push(Arc::clone(&owner));
+            candidates.push((owner, entry));
+        }
+    }
+    candidates.into_iter().min_by_key(|(_, entry)| age(entry))
+}
+
+/// Where the waits of all that runs here end; `None` when something here goes on by itself.
+fn awaited(inner: &Inner) -> Option<Vec<Arc<JobCore>>> {
     let mut awaited = Vec::new();
-    for entry in &started {
+    for entry in inner.entries() {
+        if !entry.is_started() || entry.is_abandoned() {
+            continue;
+        }
         match entry.job().waiting_for() {
             // One that is about to go on: its wait has ended and it has not noticed yet.
             Some(WaitingFor::Job(other)) if other.is_settled() => return None,
@@ -49,21 +105,12 @@ fn find_stuck(inner: &Arc<Inner>) -> Option<Arc<Entry>> {
             _ => return None,
         }
     }
-    // A wait for a job whose thread was left behind ends: that job is about to be settled.
-    let ends_by_itself = |job: &Arc<JobCore>| {
-        entries
-            .iter()
-            .any(|entry| entry.is_started() && Arc::ptr_eq(entry.job(), job))
-    };
-    if awaited.iter().any(ends_by_itself) {
-        return None;
-    }
-    entries
-        .iter()
-        .filter(|entry| entry.place().is_some() && !entry.is_started())
-        .filter(|entry| awaited.iter().any(|job| Arc::ptr_eq(job, entry.job())))
-        .min_by_key(|entry| age(entry))
-        .cloned()
+    Some(awaited)
+}
+
+fn dispatcher_of(job: &JobCore) -> Option<Arc<Inner>> {
+    let supervisor: Arc<dyn Any + Send + Sync> = job.supervisor()?;
+    supervisor.downcast().ok()
 }
 
 /// A child goes before a root, and the one that was submitted first.
@@ -110,8 +157,9 @@ fn refuse(inner: &Arc<Inner>, entry: &Arc<Entry>) {
         left_behind: inner.left_behind().len(),
     };
     let refusal = JobError::system("dispatcher", taken.refusal_of(entry.job().id()));
-    log::warn!("{refusal}");
-    settle::refuse_queued(inner, entry, refusal);
+    if settle::refuse_queued(inner, entry, refusal.clone()) {
+        aside::warn!("{refusal}");
+    }
 }
 
 /// Who has the threads that the cap allows.

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! 1. The timer's thread decides and hands over; it calls nothing of a user's.
+//! 1. The timer's thread decides and hands over; it calls nothing of a user's, drops nothing of a user's, settles
+//!    nothing and writes no log.
 //! 2. Phase two settles on time whatever phase one and the abort are doing: aborts run in a pool of
 //!    their own, and a thread that calls nothing foreign settles after
 //!    [`ABORT_PATIENCE`] at the latest.
@@ -13,6 +14,7 @@ use std::time::Duration;
 use super::entry::Entry;
 use super::inner::{Alarm, Inner};
 use super::{settle, starvation};
+use crate::aside;
 use crate::job::behalf;
 use crate::job::core::Decision;
 
@@ -47,13 +49,13 @@ pub(super) fn ring(inner: &Arc<Inner>, alarm: Alarm) {
             let ending = Arc::clone(inner);
             inner.settlers().run(move || {
                 if let Some(outcome) = entry.pending() {
-                    log::warn!(
-                        "{}: the hooks after its work took longer than their budget; it settles \
+                    ending.leave_behind(&entry);
+                    settle::settle(&ending, &entry, outcome);
+                    aside::warn!(
+                        "{}: the hooks after its work took longer than their budget; it settled \
                          without them",
                         entry.job().id()
                     );
-                    ending.leave_behind(&entry);
-                    settle::settle(&ending, &entry, outcome);
                 }
             });
         }
@@ -84,17 +86,17 @@ fn phase_one(inner: &Arc<Inner>, entry: &Arc<Entry>) {
             && let Err(error) =
                 behalf::acting(Some(closing.job().behalf()), || attempt.close_handles())
         {
-            log::warn!("{}: {error}", closing.job().id());
+            aside::warn!("{}: {error}", closing.job().id());
         }
     });
     if !taken {
-        log::warn!(
-            "{}: no thread is free to close its resources; phase two will",
-            job.id()
-        );
         // Its callbacks run once all the same, when one is.
         let told = Arc::clone(entry);
         inner.closers().run(move || told.job().fire_timeout());
+        aside::warn!(
+            "{}: no thread is free to close its resources; phase two will",
+            job.id()
+        );
     }
 }
 

@@ -134,7 +134,7 @@ impl MessageBus {
             before
         };
         if matches!(phase, BusPhase::Stopping | BusPhase::Stopped) {
-            log::warn!("the bus has been stopped and does not start again; build another");
+            crate::aside::warn!("the bus has been stopped and does not start again; build another");
         }
     }
 
@@ -188,7 +188,7 @@ impl MessageBus {
         }
         inner.roster.write().stopped();
         if report.abandoned > 0 {
-            log::warn!(
+            crate::aside::warn!(
                 "{} consumers of the bus could not drain in {DRAIN_LIMIT:?} and were abandoned; \
                  {} events were dropped",
                 report.abandoned,
@@ -215,7 +215,7 @@ impl MessageBus {
     ) -> Result<Subscription, SubscribeError> {
         let inner = &self.inner;
         let key = catch(|| observer.key()).unwrap_or_else(|text| {
-            log::error!("the key of an observer panicked, so it has none: {text}");
+            crate::aside::error!("the key of an observer panicked, so it has none: {text}");
             None
         });
         let identity = Identity::new(&observer, key);
@@ -372,7 +372,7 @@ fn refused(refusal: Refusal) -> Result<Subscription, SubscribeError> {
     match refusal {
         Refusal::Stopped => Err(SubscribeError::Stopped),
         Refusal::AlreadyIn(first) => {
-            log::warn!("the observer is subscribed already, as {first}; nothing changes");
+            crate::aside::warn!("the observer is subscribed already, as {first}; nothing changes");
             Ok(Subscription::noop())
         }
     }

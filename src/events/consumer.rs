@@ -139,7 +139,9 @@ impl Consumer {
         // Before the observer goes: whoever sees it gone may rely on this.
         shared.ended.store(true, Ordering::Release);
         if let Err(text) = catch(move || drop(observer)) {
-            log::error!("the observer of subscription {id} panicked as it was dropped: {text}");
+            crate::aside::error!(
+                "the observer of subscription {id} panicked as it was dropped: {text}"
+            );
         }
         if let Some(bus) = bus.upgrade() {
             bus.forget(id);
@@ -161,6 +163,6 @@ impl Consumer {
     }
 
     fn log_panic(&self, what: &str, text: &str) {
-        log::error!("the {what} of subscription {} panicked: {text}", self.id);
+        crate::aside::error!("the {what} of subscription {} panicked: {text}", self.id);
     }
 }

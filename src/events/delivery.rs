@@ -38,7 +38,7 @@ impl Overflow {
     #[cold]
     fn log_lines(self) {
         for line in self.lines {
-            log::error!("{line}");
+            crate::aside::error!("{line}");
         }
     }
 

@@ -17,7 +17,7 @@ use scopeguard::ScopeGuard;
 use super::snapshot::JobProfile;
 use crate::guard;
 use crate::threads::Slot;
-use crate::unwind::discard;
+use crate::unwind::discard_here;
 
 /// A job, as the author of code.
 pub(crate) struct Behalf {
@@ -79,7 +79,7 @@ pub(crate) struct Handed<T>(ScopeGuard<(T, By), Unused<T>>);
 
 impl<T> Handed<T> {
     pub(crate) fn new(by: By, value: T) -> Self {
-        let unused: Unused<T> = |(value, by)| acting(by.as_ref(), || discard(value));
+        let unused: Unused<T> = |(value, by)| acting(by.as_ref(), || discard_here(value));
         Self(scopeguard::guard((value, by), unused))
     }
 

@@ -41,7 +41,7 @@ pub(crate) use waiting::WaitingFor;
 pub(crate) type Outcome = Result<Arc<dyn Any + Send + Sync>, JobError>;
 
 /// What the runtime does for a job that is reached through its handle.
-pub(crate) trait Supervisor: Send + Sync {
+pub(crate) trait Supervisor: Any + Send + Sync {
     /// Cancels a queued or running job; false when it is neither.
     fn cancel(&self, job: &Arc<JobCore>, reason: &str) -> bool;
 

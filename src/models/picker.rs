@@ -270,7 +270,7 @@ impl Said {
         if !self.lines.lock().insert(line.clone()) {
             return;
         }
-        log::warn!("{line}");
+        crate::aside::warn!("{line}");
     }
 }
 

@@ -181,7 +181,9 @@ impl<W: Write + Send + 'static> Observer for Printer<W> {
         if let Err(error) = written.and_then(|()| page.out.flush()) {
             page.failed = true;
             drop(page);
-            log::warn!("the output of a streaming observer failed and gets no more: {error}");
+            crate::aside::warn!(
+                "the output of a streaming observer failed and gets no more: {error}"
+            );
         }
     }
 

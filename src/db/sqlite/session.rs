@@ -229,7 +229,7 @@ impl Session {
         if let (Some(end), Some(conn)) = (end, leaving)
             && let Err(error) = self.leave(conn, end)
         {
-            log::warn!("{error}");
+            crate::aside::warn!("{error}");
         }
         end
     }
@@ -384,7 +384,7 @@ impl Drop for Session {
         if let Place::Here(conn) = place
             && let Err(error) = self.leave(conn, End::Closed)
         {
-            log::warn!("{error}");
+            crate::aside::warn!("{error}");
         }
     }
 }

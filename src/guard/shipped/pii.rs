@@ -41,7 +41,7 @@ impl ContentGuard for PiiDetection {
             _ => "output",
         };
         let message = format!("PII detected in tool {side}: {}", kinds.join(", "));
-        log::error!("{message}");
+        crate::aside::error!("{message}");
         Err(JobError::guardrail(message))
     }
 }
