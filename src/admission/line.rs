@@ -67,13 +67,18 @@ impl Growth {
         self.0.store(true, Ordering::SeqCst);
     }
 
+    #[inline]
     fn is_pending(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 
     /// What was told until now is about to be walked.
+    #[inline]
     fn take(&self) {
-        self.0.store(false, Ordering::SeqCst);
+        // A look costs less than a write, and it is seldom pending.
+        if self.is_pending() {
+            self.0.store(false, Ordering::SeqCst);
+        }
     }
 }
 
@@ -350,6 +355,7 @@ impl Line {
     }
 
     /// A waiter that memory has let pass waits for its accounts alone.
+    #[inline]
     fn let_go_of(&mut self, seq: Seq) {
         if self.waiting.is_in_memory_line(seq) {
             self.waiting.leave_memory_line(seq);

@@ -80,6 +80,11 @@ impl MemoryFront {
         }
     }
 
+    #[inline]
+    pub(super) fn is_gated(&self) -> bool {
+        self.gated.is_some()
+    }
+
     /// Whether everybody goes on to the accounts. An arrival that does not joins memory's line.
     #[inline]
     pub(super) fn is_open(&self) -> bool {

@@ -81,9 +81,6 @@ impl Waiting {
     /// What the head reserves, and what it lacks. Nothing is known of an account that said "fits" and
     /// then declined.
     pub(super) fn note_head(&mut self, head: Seq, shortfall: &Shortfall) {
-        let Some(waiter) = self.places.get(head) else {
-            return;
-        };
         let class = self.places.class_of(head);
         let Some(class) = class.and_then(|id| self.classes.get(id)) else {
             return;
@@ -94,12 +91,10 @@ impl Waiting {
         let entries = group.entries.iter().zip(&class.entries);
         for (entry, (of_group, of_class)) in entries.enumerate() {
             if let Some(slot) = self.slots.get_mut(of_group.slot) {
-                let known = slot.known_in(self.walks);
-                known.reserved = Some(Reserved {
+                slot.known_in(self.walks).reserved = Some(Reserved {
                     entry,
                     asked: (of_group.count, of_class.units),
                 });
-                known.unheld_heads += usize::from(!waiter.is_held_by(entry));
             }
         }
         let lacking = shortfall.entries.iter().filter(|_| !shortfall.declined);
@@ -155,10 +150,25 @@ impl Waiting {
             return true;
         }
         let doubtful = self.slots.doubtful(of_head, walk);
-        let head = Arc::clone(&class.demand);
+        let demand = Arc::clone(&class.demand);
+        let view = View { head: &demand, now };
         doubtful
             .into_iter()
-            .all(|id| self.calm_down(id, View { head: &head, now }))
+            .all(|id| self.waits_alone(head, id) || self.calm_down(id, view))
+    }
+
+    /// Whether the head is all who is unheld on a slot: nobody behind it is.
+    fn waits_alone(&self, head: Seq, id: SlotId) -> bool {
+        let class = self.places.class_of(head);
+        let group = class.and_then(|id| self.groups.get(self.classes.get(id)?.group));
+        let (Some(group), Some(waiter)) = (group, self.places.get(head)) else {
+            return false;
+        };
+        let entries = group.entries.iter().enumerate();
+        let unheld =
+            entries.filter(|(index, entry)| entry.slot == id && !waiter.is_held_by(*index));
+        let slot = self.slots.get(id);
+        slot.is_some_and(|slot| slot.unheld == unheld.count())
     }
 
     /// Whether nobody on a slot has to be held on it for the first time, now that it is asked.

@@ -190,8 +190,6 @@ pub(super) struct Known {
     /// That the head is short on it, and when the clock alone closes that.
     pub(super) head: Option<Option<Instant>>,
     pub(super) reserved: Option<Reserved>,
-    /// How often the head itself is among the unheld.
-    pub(super) unheld_heads: usize,
     /// So many amounts of so many units fit beside the head, until it is debited.
     ample: Vec<(usize, u64)>,
 }
@@ -229,7 +227,6 @@ impl Slot {
             known.revision = None;
             known.head = None;
             known.reserved = None;
-            known.unheld_heads = 0;
             known.forget_ample();
         }
         known
@@ -271,7 +268,7 @@ impl Slot {
     /// Whether nobody on it has to be held on it for the first time, by what is known.
     #[inline]
     fn is_calm(&self, walk: u64) -> bool {
-        self.is_held_by_all_others(walk) || {
+        self.unheld == 0 || {
             let (head, reserved) = self.of_head(walk);
             head.is_none() && self.most.iter().all(|most| most.has_room(reserved))
         }
@@ -279,7 +276,7 @@ impl Slot {
 
     /// As much, by what the account says. It is asked, and may panic.
     fn has_calm(&mut self, walk: u64, view: View<'_>, gone: &mut Gone) -> bool {
-        self.is_held_by_all_others(walk) || {
+        self.unheld == 0 || {
             let (head, reserved) = self.of_head(walk);
             let (is_lacking, reserved) = (head.is_some(), reserved.copied());
             let reserved = reserved.as_ref();
@@ -287,12 +284,6 @@ impl Slot {
             !is_lacking
                 && most.all(|most| most.has_room(reserved) || most.fits(reserved, view, gone))
         }
-    }
-
-    /// Whether nobody but the head is unheld.
-    #[inline]
-    fn is_held_by_all_others(&self, walk: u64) -> bool {
-        self.unheld == 0 || self.known.walk == walk && self.unheld == self.known.unheld_heads
     }
 
     /// What this walk knows of the head on it: until when it lacks it, and what it reserves.

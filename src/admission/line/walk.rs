@@ -131,6 +131,11 @@ impl Walk<'_> {
     /// memory.
     #[inline]
     fn memory_passes(&mut self, from: Seq) -> bool {
+        !self.line.memory.is_gated() || self.gated_memory_passes(from)
+    }
+
+    #[inline(never)]
+    fn gated_memory_passes(&mut self, from: Seq) -> bool {
         let is_in_line = self.line.waiting.is_in_memory_line(from);
         let passes = self.line.memory.passes(is_in_line, self.now);
         if !passes {
