@@ -47,17 +47,24 @@ pub(crate) fn contain_result<T>(
     contain(component, foreign).and_then(|result| result)
 }
 
+/// Writes to the log. The logger is the program's, and one that panics (its pipe is closed, its disk
+/// full) takes nothing with it but the line.
+pub(crate) fn write(line: impl FnOnce()) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(line)) {
+        // Whoever writes relies on getting past it, and there is nobody left to tell.
+        std::mem::forget(payload);
+    }
+}
+
 /// Drops a value of a user's type, whose destructor may panic.
 pub(crate) fn discard<T>(value: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // The log is foreign too, and whoever discards relies on getting past it.
-        let told = catch_unwind(AssertUnwindSafe(|| {
+        write(|| {
             log::error!(
                 "a destructor panicked: {}; its value is gone",
                 panic_text(&*payload)
             );
-        }));
-        std::mem::forget(told);
+        });
         // The payload is a user's value as well, and would take the same way out.
         std::mem::forget(payload);
     }

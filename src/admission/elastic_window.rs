@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment};
 use crate::error::{JobError, UpstreamFailure};
 use crate::sync::Mutex;
+use crate::unwind::write;
 
 use circuit::Circuit;
 
@@ -312,16 +313,14 @@ impl ElasticWindow {
     }
 
     fn tell(&self, turn: Option<Turn>) {
-        match turn {
-            Some(Turn::Opened(cooldown)) => {
-                log::warn!(
-                    "{} is blocked for {cooldown:?}: its service keeps failing",
-                    self.name()
-                );
-            }
-            Some(Turn::Closed) => log::info!("{} is open again", self.name()),
-            None => {}
-        }
+        let Some(turn) = turn else { return };
+        write(|| match turn {
+            Turn::Opened(cooldown) => log::warn!(
+                "{} is blocked for {cooldown:?}: its service keeps failing",
+                self.name()
+            ),
+            Turn::Closed => log::info!("{} is open again", self.name()),
+        });
     }
 }
 

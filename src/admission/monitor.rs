@@ -7,9 +7,14 @@
 //! 2. No wake-up is lost. A parked thread reads its cell's epoch before it looks for its verdict;
 //!    the evaluator reads its cell's epoch before it walks the line. Every change notifies after
 //!    it was made.
-//! 3. A defect inside a step fails everyone who waits and everyone who asks later; it hangs nobody.
+//! 3. A defect inside a step fails everyone who waits and everyone who asks later; it hangs nobody. So
+//!    does the evaluator's end by anything but a stop.
 //! 4. A call from inside an account's answer is refused; a settlement, which cannot be refused, is
 //!    done by the same thread once its step has let go of the lock.
+//! 5. What is debited has an owner before the lock is let go, and so has a place in the line: a
+//!    [`Grant`], or a [`Parked`]. Past its decision a step calls nothing foreign uncontained.
+//! 6. A clock that panics refuses who asks by it, and breaks admission when the evaluator asks. What goes
+//!    back, goes back at the last instant that was read.
 
 use std::cell::Cell;
 use std::fmt;
@@ -19,10 +24,11 @@ use std::time::Instant;
 use super::account::Wake;
 use super::demand::Demand;
 use super::grant::{Grant, Settlement};
-use super::line::{Arrival, Ask, Line, Ticket, Verdict, Waits};
+use super::line::{Arrival, Ask, Line, Ticket};
 use super::memory::MemoryStatus;
 use super::memory_front::MemorySettings;
 use super::outbox::{Behind, Mail, Outbox};
+use super::parked::Parked;
 use super::patience::Patience;
 use super::question::Defect;
 use crate::clock::{Clock, WaitCell};
@@ -52,7 +58,7 @@ type Late = Box<dyn FnOnce()>;
 /// Refuses a call of the runtime from inside an account's answer, where it would wait for a lock
 /// that its own caller holds.
 pub(crate) fn refuse_reentry(operation: &str) -> Result<(), JobError> {
-    if UNDER_MONITOR.with(Cell::get) {
+    if is_inside() {
         return Err(reentered(operation));
     }
     Ok(())
@@ -67,6 +73,11 @@ fn reentered(operation: &str) -> JobError {
             "'{operation}' was called from inside an account; accounts must not call the runtime"
         ),
     )
+}
+
+/// Whether this thread is inside a step.
+pub(super) fn is_inside() -> bool {
+    UNDER_MONITOR.with(Cell::get)
 }
 
 struct UnderMonitor;
@@ -104,6 +115,8 @@ struct State {
     phase: Phase,
     started: bool,
     line: Line,
+    /// The last instant that a step was given.
+    now: Instant,
     /// Of the last step, empty: kept for what it has allocated.
     out: Outbox,
 }
@@ -122,6 +135,7 @@ impl Admission {
         memory: Option<MemorySettings>,
     ) -> Self {
         let evaluator = WaitCell::new();
+        let now = clock.now();
         let wake = {
             let evaluator = Arc::clone(&evaluator);
             Wake::new(move || evaluator.notify())
@@ -135,6 +149,7 @@ impl Admission {
                     phase: Phase::Open,
                     started: false,
                     line: Line::new(memory),
+                    now,
                     out: Outbox::default(),
                 }),
                 mail: Mail::default(),
@@ -182,20 +197,16 @@ impl Admission {
             return Err(interruption);
         }
         let demand = Arc::new(demand);
-        let behind = self.behind(job);
         let ask = Ask {
-            demand: Arc::clone(&demand),
-            behind: behind.clone(),
+            demand,
+            behind: self.behind(job),
             cell: Arc::clone(job.cell()),
         };
-        let waits = match self.arrive(ask) {
-            Ok(Arrival::Granted) => None,
-            Ok(Arrival::Parked(ticket)) => {
-                Some(self.park(&ticket, &demand, behind.as_ref(), context)?)
-            }
-            Ok(Arrival::Refused(error)) | Err(error) => return Err(error),
-        };
-        Ok(Grant::new(self.clone(), demand, behind, waits))
+        match self.arrive(ask)? {
+            Answer::Granted(grant) => Ok(grant),
+            Answer::Parked(parked) => self.park(parked, context),
+            Answer::Refused(error) => Err(error),
+        }
     }
 
     // Not inlined, as little below is: ten thousand may be parked, and each keeps the stack of
@@ -217,62 +228,62 @@ impl Admission {
     }
 
     #[inline(never)]
-    fn arrive(&self, ask: Ask) -> Result<Arrival, JobError> {
-        let now = self.shared.clock.now();
-        self.step(|state, out| state.arrive(&self.shared, ask, now, out))
+    fn arrive(&self, ask: Ask) -> Result<Answer, JobError> {
+        let now = self.now()?;
+        let (demand, behind) = (Arc::clone(&ask.demand), ask.behind.clone());
+        self.step_at(Ok(now), |state, now, out| {
+            Ok(match state.arrive(&self.shared, ask, now, out)? {
+                Arrival::Granted => Answer::Granted(Grant::new(self.clone(), demand, behind, None)),
+                Arrival::Parked(ticket) => {
+                    Answer::Parked(Parked::new(self.clone(), ticket, demand, behind))
+                }
+                Arrival::Refused(error) => Answer::Refused(error),
+            })
+        })
     }
 
     /// Sleeps until there is a verdict or the job is told to stop.
-    fn park(
-        &self,
-        ticket: &Arc<Ticket>,
-        demand: &Arc<Demand>,
-        behind: Option<&Arc<Behind>>,
-        context: &JobContext,
-    ) -> Result<Box<Waits>, JobError> {
+    fn park(&self, mut parked: Parked, context: &JobContext) -> Result<Grant, JobError> {
         let job = context.core();
         loop {
             let seen = job.cell().epoch();
             let interruption = job.interruption();
-            match verdict_of(ticket) {
-                Some(Ok(waits)) => {
-                    let Some(interruption) = interruption else {
-                        return Ok(waits);
-                    };
-                    self.take_back(demand, behind, waits);
+            match (parked.answer(), interruption) {
+                (Some(Ok(grant)), None) => return Ok(grant),
+                (Some(Ok(grant)), Some(interruption)) => {
+                    // A cancelled job never keeps a permit.
+                    grant.rollback();
                     return Err(interruption);
                 }
-                Some(Err(error)) => return Err(error),
-                None => {}
+                (Some(Err(error)), _) => return Err(error),
+                (None, Some(interruption)) if parked.withdraw()? => return Err(interruption),
+                // A verdict that was decided first comes once its notes are out.
+                (None, _) => {}
             }
-            if let Some(interruption) = interruption
-                && self.withdraw(ticket)?
-            {
-                return Err(interruption);
-            }
-            // A verdict that was decided first comes once its notes are out, and a grant goes back.
-            self.shared.clock.wait_until(job.cell(), seen, None);
+            contain("clock", || {
+                self.shared.clock.wait_until(job.cell(), seen, None);
+            })?;
         }
     }
 
-    /// A cancelled job never keeps a permit.
+    /// Takes a waiter out; false when its verdict was there first.
     #[cold]
     #[inline(never)]
-    fn take_back(&self, demand: &Arc<Demand>, behind: Option<&Arc<Behind>>, waits: Box<Waits>) {
-        Grant::new(
-            self.clone(),
-            Arc::clone(demand),
-            behind.cloned(),
-            Some(waits),
-        )
-        .rollback();
+    pub(super) fn withdraw(&self, ticket: &Arc<Ticket>) -> Result<bool, JobError> {
+        self.step(|state, now, out| Ok(state.line.withdraw(ticket, now, out)))
     }
 
+    /// Returns once every verdict that was decided before is out.
     #[cold]
     #[inline(never)]
-    fn withdraw(&self, ticket: &Arc<Ticket>) -> Result<bool, JobError> {
-        let now = self.shared.clock.now();
-        self.step(|state, out| Ok(state.line.withdraw(ticket, now, out)))
+    pub(super) fn flush_verdicts(&self) {
+        let wall = || self.shared.clock.wall();
+        let (bus, evaluator) = (&self.shared.bus, &self.shared.evaluator);
+        self.shared.mail.flush(bus, wall, evaluator);
+    }
+
+    fn now(&self) -> Result<Instant, JobError> {
+        contain("clock", || self.shared.clock.now())
     }
 
     pub(super) fn give_back(
@@ -283,7 +294,7 @@ impl Admission {
         finished: bool,
         behind: Option<&Arc<Behind>>,
     ) {
-        if UNDER_MONITOR.with(Cell::get) {
+        if is_inside() {
             let (admission, demand, open) = (self.clone(), Arc::clone(demand), open.to_vec());
             let behind = behind.cloned();
             let late: Late = Box::new(move || {
@@ -294,10 +305,9 @@ impl Admission {
             LATE.with(|late| late.replace(Some(all)));
             return;
         }
-        let now = self.shared.clock.now();
         let metered_too = settlement == Settlement::Rollback;
         // A defect has failed everyone by the time the step returns; there is nobody to tell here.
-        let _told = self.step(|state, out| {
+        let _told = self.step(|state, now, out| {
             if finished {
                 state.line.finish(now, out);
             }
@@ -310,8 +320,7 @@ impl Admission {
     /// Refuses every parked waiter as cancelled, frees the accounts, and refuses whoever asks
     /// later.
     pub(crate) fn stop(&self) {
-        let now = self.shared.clock.now();
-        let _told = self.step(|state, out| {
+        let _told = self.step(|state, now, out| {
             let stopped = stopped();
             if matches!(state.phase, Phase::Open) {
                 state.phase = Phase::Stopped(stopped.clone());
@@ -337,7 +346,7 @@ impl Admission {
     /// How many demands are parked.
     #[must_use]
     pub fn queue_len(&self) -> usize {
-        if UNDER_MONITOR.with(Cell::get) {
+        if is_inside() {
             return 0;
         }
         self.shared.state.lock().line.len()
@@ -346,7 +355,7 @@ impl Admission {
     /// Lets go of every account that nobody waits for, so that another may have its name.
     pub(crate) fn forget_idle_accounts(&self) {
         // A defect has failed everyone by the time the step returns; nobody is to be told here.
-        let _told = self.step(|state, _| {
+        let _told = self.step(|state, _, _| {
             state.line.forget_idle(self.shared.id);
             Ok(())
         });
@@ -355,7 +364,7 @@ impl Admission {
     /// Memory as of the gate's last look; `None` when there is no gate.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryStatus> {
-        if UNDER_MONITOR.with(Cell::get) {
+        if is_inside() {
             return None;
         }
         self.shared.state.lock().line.memory.status()
@@ -370,20 +379,32 @@ impl Admission {
     /// the lock is let go.
     fn step<R>(
         &self,
-        decide: impl FnOnce(&mut State, &mut Outbox) -> Result<R, Defect>,
+        decide: impl FnOnce(&mut State, Instant, &mut Outbox) -> Result<R, Defect>,
+    ) -> Result<R, JobError> {
+        self.step_at(self.now(), decide)
+    }
+
+    /// A step at this instant; at that of the last step when there was none to be had.
+    fn step_at<R>(
+        &self,
+        now: Result<Instant, JobError>,
+        decide: impl FnOnce(&mut State, Instant, &mut Outbox) -> Result<R, Defect>,
     ) -> Result<R, JobError> {
         refuse_reentry("admission")?;
         let (result, posted, gone) = {
             let mark = UnderMonitor::enter();
             let mut state = self.shared.state.lock();
+            let now = now.unwrap_or(state.now);
+            state.now = now;
             let mut out = std::mem::take(&mut state.out);
-            let result = contain("admission", || decide(&mut state, &mut out))
-                .unwrap_or_else(|panic| Err(Defect(panic)))
-                .map_err(|Defect(error)| state.fail(&error, self.shared.clock.now(), &mut out));
-            #[cfg(any(test, debug_assertions))]
-            if result.is_ok() {
+            let result = contain("admission", || {
+                let decided = decide(&mut state, now, &mut out)?;
+                #[cfg(any(test, debug_assertions))]
                 state.line.check_invariants();
-            }
+                Ok(decided)
+            })
+            .unwrap_or_else(|panic| Err(Defect(panic)))
+            .map_err(|Defect(error)| state.fail(&error, now, &mut out));
             let posted = self.shared.mail.post(&mut out);
             state.out = out;
             let gone = state.line.take_gone();
@@ -406,15 +427,23 @@ impl Admission {
         result
     }
 
-    /// The evaluator: walks the line at every change and at every computed instant, until stopped.
+    /// The evaluator's thread.
     fn evaluate(&self) {
+        // Nobody is granted anything without it, so it does not end in silence.
+        if let Err(error) = contain("admission", || self.walk_until_stopped()) {
+            let _told = self.step(|_, _, _| Err::<(), _>(Defect(error)));
+        }
+    }
+
+    /// Walks the line at every change and at every computed instant.
+    fn walk_until_stopped(&self) {
         let mut patience = Patience::default();
         loop {
             // Before the walk: a change that comes during it moves the epoch, and the wait below
             // returns at once.
             let seen = self.shared.evaluator.epoch();
             let now = self.shared.clock.now();
-            let walked = self.step(|state, out| match state.phase {
+            let walked = self.step_at(Ok(now), |state, now, out| match state.phase {
                 Phase::Open => {
                     let next = state.line.pass(now, out)?;
                     let look = patience.next_look(now, next, state.line.len());
@@ -434,6 +463,13 @@ impl Admission {
             }
         }
     }
+}
+
+/// What became of a demand that was asked for, with its owner.
+enum Answer {
+    Granted(Grant),
+    Parked(Parked),
+    Refused(JobError),
 }
 
 const IMPATIENT: &str = "an account keeps naming an instant that has come and is short all the \
@@ -476,19 +512,14 @@ impl State {
             );
             self.phase = Phase::Broken(defect.clone());
         }
-        self.line
-            .refuse_all(defect, RejectReason::Aborted, now, out);
+        // The line itself may be what is broken. Whoever asks later is refused all the same.
+        let _rest = contain("admission", || {
+            self.line
+                .refuse_all(defect, RejectReason::Aborted, now, out);
+        });
         out.evaluate();
         defect.clone()
     }
-}
-
-#[inline(never)]
-fn verdict_of(ticket: &Ticket) -> Option<Result<Box<Waits>, JobError>> {
-    Some(match ticket.take()? {
-        Verdict::Granted(waits) => Ok(Box::new(waits)),
-        Verdict::Refused(error) => Err(error),
-    })
 }
 
 #[cold]

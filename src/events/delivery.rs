@@ -18,7 +18,7 @@ use super::roster::Lanes;
 use crate::job::snapshot::JobProfile;
 use crate::sync::MutexGuard;
 use crate::sync::atomic::Ordering;
-use crate::unwind::catch;
+use crate::unwind::{catch, write};
 
 /// What is to be logged about subscriptions that had no room for an event.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Overflow {
     #[cold]
     fn log_lines(self) {
         for line in self.lines {
-            log::error!("{line}");
+            write(|| log::error!("{line}"));
         }
     }
 

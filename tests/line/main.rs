@@ -5,6 +5,7 @@
 mod line;
 
 mod cases;
+mod clocks;
 mod cost;
 mod faults;
 mod foreign;
