@@ -27,7 +27,8 @@ pub trait RateLimiter: Send + Sync + 'static {
     type Amount: Clone + Eq + Hash + fmt::Debug + Send + Sync + 'static;
 
     /// The account that this amount debits. A limiter with one account answers a clone of the
-    /// same key every time; a router answers the key of the bucket that it routes to.
+    /// same key every time; a router answers the key of the bucket that it routes to. Limiters with
+    /// amounts of different types cannot share an account: admission refuses whoever asks for the second.
     fn account_for(&self, amount: &Self::Amount) -> AccountKey;
 
     /// What the account is and how full. Cheap: it is asked for every event.

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. Entries stand in the order in which their first amount was added.
-//! 2. Amounts that debit one account are one entry, so the account sees the whole ask.
+//! 2. Amounts that debit one account are one entry, so the account sees the whole ask. Those of another
+//!    type are another entry, and admission refuses a demand that has both.
 //! 3. A demand can be dropped anywhere: a destructor of a user's amount or limiter that panics is
 //!    contained, and everything else of the demand is dropped all the same.
 
@@ -176,7 +177,7 @@ impl<L: RateLimiter> Drop for EntryOn<L> {
 }
 
 /// The amounts that the head has set aside, if it has any on this account. Another entry on the
-/// same account has the same type of amount, for the account is one instance.
+/// same account has the same type of amount: a demand of another is not let in (`accounts.rs`).
 fn reserved<A: 'static>(ahead: Option<&dyn Entry>) -> &[A] {
     ahead
         .and_then(|entry| entry.amounts().downcast_ref::<Amounts<A>>())

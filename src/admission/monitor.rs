@@ -189,7 +189,8 @@ impl Admission {
     /// # Errors
     /// The account's own error when it refuses; `Uncorrectable` when an account fails; `Cancelled`
     /// when the job is cancelled or admission stops; `System` when an account serves another
-    /// admission, shares its name with another, or calls this from inside an answer.
+    /// admission, shares its name with another, is asked for amounts of two types, or calls this from
+    /// inside an answer; and when the clock panics.
     pub fn admit(&self, demand: Demand, context: &JobContext) -> Result<Grant, JobError> {
         refuse_reentry("admit")?;
         let job = context.core();

@@ -11,5 +11,6 @@ mod faults;
 mod foreign;
 mod freed;
 mod histories;
+mod keys;
 mod load;
 mod told;
