@@ -130,7 +130,8 @@ impl Inner {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         let clock = &parts.clock;
         let admission = Admission::new(Arc::clone(clock), parts.bus.clone(), parts.memory);
-        let limiters = LimiterRegistry::new(Arc::clone(clock), admission.clone());
+        let catalog = parts.models.catalog().clone();
+        let limiters = LimiterRegistry::new(Arc::clone(clock), admission.clone(), catalog);
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             owner: OnceLock::new(),
