@@ -9,8 +9,8 @@
 //!    it was made.
 //! 3. A defect inside a step fails everyone who waits and everyone who asks later; it hangs nobody. So
 //!    does the evaluator's end by anything but a stop.
-//! 4. A call from inside an account's answer is refused; a settlement, which cannot be refused, is
-//!    done by the same thread once its step has let go of the lock.
+//! 4. A call from inside an account's answer is refused; a settlement and a stop, which cannot be refused,
+//!    are done by the same thread once its step has let go of the lock.
 //! 5. What is debited has an owner before the lock is let go, and so has a place in the line: a
 //!    [`Grant`], or a [`Parked`]. Past its decision a step calls nothing foreign uncontained.
 //! 6. A clock that panics refuses who asks by it, and breaks admission when the evaluator asks. What goes
@@ -49,11 +49,19 @@ crate::sync::thread_local! {
 }
 
 crate::sync::thread_local! {
-    /// What accounts settled from inside an answer, in their order.
+    /// What accounts settled or stopped from inside an answer, in their order.
     static LATE: Slot<Vec<Late>> = const { Slot::empty() };
 }
 
 type Late = Box<dyn FnOnce()>;
+
+/// Has something done once the step that this thread is inside has let go of the lock.
+#[cold]
+fn later(late: Late) {
+    let mut all = LATE.with(|all| all.replace(None)).unwrap_or_default();
+    all.push(late);
+    LATE.with(|slot| slot.replace(Some(all)));
+}
 
 /// Refuses a call of the runtime from inside an account's answer, where it would wait for a lock
 /// that its own caller holds.
@@ -164,6 +172,7 @@ impl Admission {
     /// # Errors
     /// `IllegalState` when it was started before; `System` when its thread does not start.
     pub(crate) fn start(&self, seat: Seat) -> Result<(), JobError> {
+        refuse_reentry("start")?;
         {
             let mut state = self.shared.state.lock();
             if state.started {
@@ -298,13 +307,9 @@ impl Admission {
         if is_inside() {
             let (admission, demand, open) = (self.clone(), Arc::clone(demand), open.to_vec());
             let behind = behind.cloned();
-            let late: Late = Box::new(move || {
+            return later(Box::new(move || {
                 admission.give_back(&demand, &open, settlement, finished, behind.as_ref());
-            });
-            let mut all = LATE.with(|all| all.replace(None)).unwrap_or_default();
-            all.push(late);
-            LATE.with(|late| late.replace(Some(all)));
-            return;
+            }));
         }
         let metered_too = settlement == Settlement::Rollback;
         // A defect has failed everyone by the time the step returns; there is nobody to tell here.
@@ -321,6 +326,11 @@ impl Admission {
     /// Refuses every parked waiter as cancelled, frees the accounts, and refuses whoever asks
     /// later.
     pub(crate) fn stop(&self) {
+        if is_inside() {
+            // Of a dispatcher that an account drops.
+            let admission = self.clone();
+            return later(Box::new(move || admission.stop()));
+        }
         let _told = self.step(|state, now, out| {
             let stopped = stopped();
             if matches!(state.phase, Phase::Open) {
