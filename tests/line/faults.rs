@@ -5,14 +5,17 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nucleo_runtime::admission::{
     AccountCategory, AccountKey, AccountStatus, CountingGate, Demand, ElasticWindow, Grant,
     RateLimiter, Replenishment, TokenBucket, TokenBudget,
 };
-use nucleo_runtime::testing::{self, SteppedLine};
-use nucleo_runtime::{ErrorKind, JobError};
+use nucleo_runtime::events::{BusError, Event, EventFilter, Observer};
+use nucleo_runtime::observe::WorkflowObserver;
+use nucleo_runtime::testing::{self, AdmissionBench, SteppedLine};
+use nucleo_runtime::{ErrorKind, JobDispatcher, JobError};
 
 use super::cases::gate;
 use super::line::{Asking, Line, both, of};
@@ -406,6 +409,59 @@ fn an_account_that_calls_the_runtime_hangs_nobody() {
     };
     line.admit(of(&meddling, ())).unwrap().release();
     assert_eq!(refused.load(Ordering::SeqCst), 1);
+}
+
+/// Asks the line in everything that it is asked.
+struct Asker(Arc<AdmissionBench>);
+
+impl Observer for Asker {
+    fn observe(&self, _: &Arc<Event>) {
+        assert_eq!(self.0.admission().queue_len(), 0);
+    }
+
+    fn is_stale(&self) -> bool {
+        self.0.admission().queue_len() == 0
+    }
+}
+
+#[test]
+fn an_account_that_waits_for_observers_hangs_nobody_who_asks_the_line() {
+    let line = Line::new();
+    line.bus.start();
+    let asker = Arc::new(Asker(Arc::clone(&line.bench)));
+    let observer = WorkflowObserver::new("workflow", |_: &Arc<Event>| {});
+    let _stays = line.bus.subscribe(EventFilter::all(), asker).unwrap();
+    let bus = line.bus.clone();
+    let meddling = Meddling::new(move || {
+        assert_eq!(bus.stop(), Err(BusError::InsideAccount));
+        assert_eq!(bus.cleanup_stale_subscriptions(), 0);
+        assert!(!observer.wait_ended(Duration::from_secs(3_600)));
+    });
+    line.admit(of(&meddling, ())).unwrap().release();
+    // The sweep was asked for, and goes on once the step is over.
+    while !line.bus.subscriptions().is_empty() {
+        thread::yield_now();
+    }
+    assert!(line.bus.is_running());
+    line.bus.stop().unwrap();
+}
+
+#[test]
+fn an_account_that_starts_the_dispatcher_which_asks_it_is_refused() {
+    let dispatcher = JobDispatcher::builder().build().unwrap();
+    let inside = dispatcher.clone();
+    let meddling = Meddling::new(move || {
+        let error = inside.start().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::System { .. }), "{error}");
+    });
+    let context = testing::context(dispatcher.clock(), dispatcher.bus(), "user", None).unwrap();
+    drop(
+        dispatcher
+            .admission()
+            .admit(of(&meddling, ()), &context)
+            .unwrap(),
+    );
+    dispatcher.start().unwrap();
 }
 
 #[test]
