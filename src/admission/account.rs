@@ -64,6 +64,14 @@ pub trait RateLimiter: Send + Sync + 'static {
     /// every account, when work that was granted never happened.
     fn give(&self, amounts: &[Self::Amount], now: Instant);
 
+    /// [`give`](Self::give) of amounts that were taken at `taken`, the instant that
+    /// [`try_take`](Self::try_take) was asked at. This is what admission calls. For an account to which it
+    /// matters whose the amounts were, as it does to a circuit with a probe out; others leave it as it is.
+    fn give_taken(&self, amounts: &[Self::Amount], taken: Instant, now: Instant) {
+        let _ = taken;
+        self.give(amounts, now);
+    }
+
     /// The instant at which the clock alone closes the shortfall, `None` when only an event can.
     /// At that instant, with nothing else changed, [`fits`](Self::fits) is true. An instant in the
     /// past means now; an account that stays short and goes on saying so is asked once a millisecond.

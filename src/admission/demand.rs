@@ -18,7 +18,9 @@ use std::time::Instant;
 use smallvec::{SmallVec, smallvec};
 
 use super::account::{AccountKey, AccountStatus, RateLimiter, Replenishment};
+use crate::clock::Stamp;
 use crate::error::JobError;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::unwind::discard;
 
 /// Everything that a job must hold at once. Granted whole, or not at all.
@@ -55,6 +57,7 @@ impl Demand {
                     limiter: Arc::clone(limiter),
                     key,
                     amounts: smallvec![amount],
+                    taken: AtomicU64::new(Stamp::never().word()),
                 }),
             }),
         }
@@ -163,6 +166,8 @@ struct EntryOn<L: RateLimiter> {
     limiter: Arc<L>,
     key: AccountKey,
     amounts: Amounts<L::Amount>,
+    /// When the account was debited, as a [`Stamp`]. A demand is granted once.
+    taken: AtomicU64,
 }
 
 impl<L: RateLimiter> Drop for EntryOn<L> {
@@ -216,7 +221,11 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
     }
 
     fn try_take(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError> {
-        self.limiter.try_take(&self.amounts, reserved(ahead), now)
+        let took = self.limiter.try_take(&self.amounts, reserved(ahead), now)?;
+        if took {
+            self.taken.store(Stamp::of(now).word(), Ordering::Relaxed);
+        }
+        Ok(took)
     }
 
     fn earliest_fit(&self, ahead: Option<&dyn Entry>, now: Instant) -> Option<Instant> {
@@ -225,7 +234,10 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
     }
 
     fn give(&self, now: Instant) {
-        self.limiter.give(&self.amounts, now);
+        match Stamp::of_word(self.taken.load(Ordering::Relaxed)).instant() {
+            Some(taken) => self.limiter.give_taken(&self.amounts, taken, now),
+            None => self.limiter.give(&self.amounts, now),
+        }
     }
 
     fn count(&self) -> usize {
@@ -240,6 +252,7 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
                 limiter: Arc::clone(&self.limiter),
                 key: self.key.clone(),
                 amounts: each.flatten().cloned().collect(),
+                taken: AtomicU64::new(Stamp::never().word()),
             }),
         };
         Demand {

@@ -91,6 +91,8 @@ struct State {
     last_failure: Option<String>,
     /// The latest instant of any question, as of which [`RateLimiter::describe`] answers.
     seen_at: Option<Instant>,
+    /// How many amounts were taken and have not come back, most of which never will.
+    out: u64,
     /// How often the throttle has changed or the circuit has closed.
     revision: u64,
 }
@@ -301,6 +303,26 @@ impl ElasticWindow {
         Ok(state.counted(window, now) + mine + ahead <= max)
     }
 
+    /// Drops the newest stamps, so that every deadline that was named stays.
+    fn refund(
+        &self,
+        amounts: usize,
+        now: Instant,
+        is_the_probes: impl FnOnce(&State, Circuit) -> bool,
+    ) {
+        let mut state = self.state.lock();
+        state.see(now);
+        let left = state.stamps.len().saturating_sub(amounts);
+        state.stamps.truncate(left);
+        state.out = state.out.saturating_sub(amounts as u64);
+        let circuit = self.circuit_at(&state, now);
+        state.circuit = if is_the_probes(&state, circuit) {
+            circuit.refunded()
+        } else {
+            circuit
+        };
+    }
+
     fn refuse(&self, state: &State, why: &str) -> JobError {
         let said = state.last_failure.as_deref().unwrap_or("nothing");
         JobError::uncorrectable(format!(
@@ -379,17 +401,19 @@ impl RateLimiter for ElasticWindow {
         // Two threads may have read their clocks in another order than they came here.
         let stamp = state.stamps.back().map_or(now, |last| now.max(*last));
         state.stamps.extend(mine.iter().map(|()| stamp));
+        state.out = state.out.saturating_add(mine.len() as u64);
         state.circuit = self.circuit_at(&state, now).probed(now);
         Ok(true)
     }
 
-    /// Drops the newest stamps, so that every deadline that was named stays.
+    /// Without the instant of the take this may be anybody's: a probe is given up only when nothing else
+    /// is out, and else expires.
     fn give(&self, amounts: &[()], now: Instant) {
-        let mut state = self.state.lock();
-        state.see(now);
-        let left = state.stamps.len().saturating_sub(amounts.len());
-        state.stamps.truncate(left);
-        state.circuit = self.circuit_at(&state, now).refunded();
+        self.refund(amounts.len(), now, |state, _| state.out == 0);
+    }
+
+    fn give_taken(&self, amounts: &[()], taken: Instant, now: Instant) {
+        self.refund(amounts.len(), now, |_, circuit| circuit.probed_at(taken));
     }
 
     fn earliest_fit(&self, mine: &[()], reserved_ahead: &[()], now: Instant) -> Option<Instant> {
