@@ -109,6 +109,8 @@ fn the_step_of_an_arrival_logs() {
     assert_eq!(gate.in_use(), 1);
     line.memory.set(10);
     let next = line.park(of(&gate, ()));
+    line.bench.wake();
+    line.bench.quiesce();
     line.memory.fail("gone again");
     grant.release();
     drop(granted(next));

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use nucleo_runtime::admission::{
     AccountCategory, AccountKey, AccountStatus, CountingGate, Demand, RateLimiter, Replenishment,
 };
+use nucleo_runtime::events::MessageBus;
+use nucleo_runtime::testing::AdmissionBench;
 use nucleo_runtime::{
-    JobContext, JobDispatcher, JobError, JobHandle, JobRequirements, ManualClock, ShutdownError,
-    ShutdownReport, Workflow, doer_fn, job_fn, testing,
+    Clock, JobContext, JobDispatcher, JobError, JobHandle, JobRequirements, ManualClock,
+    ShutdownError, ShutdownReport, Workflow, doer_fn, job_fn, testing,
 };
 
 #[path = "support/stuck.rs"]
@@ -228,4 +230,25 @@ fn the_end_of_a_dispatcher_that_never_started_refuses_whoever_waits_or_asks() {
                 .unwrap(),
         );
     }
+}
+
+#[test]
+fn nobody_waits_for_the_quiet_of_threads_that_are_not_there() {
+    let clock = ManualClock::new();
+    let dispatcher = JobDispatcher::builder()
+        .clock(Arc::new(clock.clone()))
+        .build()
+        .unwrap();
+    testing::quiesce(&dispatcher);
+    dispatcher.start().unwrap();
+    testing::quiesce(&dispatcher);
+    dispatcher.shutdown(Duration::from_secs(1)).unwrap();
+    testing::quiesce(&dispatcher);
+
+    let clock: Arc<dyn Clock> = Arc::new(clock);
+    let bus = MessageBus::standalone(Arc::clone(&clock));
+    let bench = AdmissionBench::start(clock, &bus).unwrap();
+    bench.quiesce();
+    bench.stop();
+    bench.quiesce();
 }

@@ -279,7 +279,9 @@ impl AccountKey {
 
     /// Tells the monitor that capacity grew by the account's own doing: a cap raised, a throttle
     /// relaxed, a circuit closed. Never for a tightening, and not needed for what the clock
-    /// refills. May be called under the account's own lock.
+    /// refills. May be called under the account's own lock. From inside an answer it calls for another
+    /// look at the whole line; an account that goes on doing so and stays short is heard once a
+    /// millisecond.
     pub fn capacity_grew(&self) {
         let installed = self.seat.slot.lock().clone();
         if let Some(installed) = installed {

@@ -40,6 +40,11 @@ const WHOLE: u32 = 10;
 /// What jobs take counts against the window whatever becomes of them, and a job that takes from it
 /// needs a place in the HTTP pool as well.
 ///
+/// It keeps the instant of each request that counts, 16 bytes, until the next request after it has left the
+/// window: at most `max_requests` of them, in a buffer that may be twice as large. A window of a million
+/// requests takes up to 32 MB; a [`TokenBucket`](super::TokenBucket) takes the same few bytes whatever its
+/// budget.
+///
 /// ```
 /// use std::time::Duration;
 /// use nucleo_runtime::admission::ElasticWindow;

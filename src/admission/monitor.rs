@@ -53,6 +53,14 @@ crate::sync::thread_local! {
     static LATE: Slot<Vec<Late>> = const { Slot::empty() };
 }
 
+crate::sync::thread_local! {
+    /// The admission whose line this thread walks, and how often the walk itself has called its evaluator.
+    static WALKING: Cell<(u64, u64)> = const { Cell::new((NOBODY, 0)) };
+}
+
+/// The id of no admission.
+const NOBODY: u64 = 0;
+
 type Late = Box<dyn FnOnce()>;
 
 /// Has something done once the step that this thread is inside has let go of the lock.
@@ -143,14 +151,22 @@ impl Admission {
         memory: Option<MemorySettings>,
     ) -> Self {
         let evaluator = WaitCell::new();
+        evaluator.vacate();
         let now = clock.now();
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let wake = {
             let evaluator = Arc::clone(&evaluator);
-            Wake::new(move || evaluator.notify())
+            Wake::new(move || {
+                let (walking, calls) = WALKING.with(Cell::get);
+                if walking == id {
+                    WALKING.with(|it| it.set((id, calls + 1)));
+                }
+                evaluator.notify();
+            })
         };
         Self {
             shared: Arc::new(Shared {
-                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+                id,
                 clock,
                 bus,
                 state: Mutex::new(State {
@@ -180,8 +196,12 @@ impl Admission {
             }
             state.started = true;
         }
-        let admission = self.clone();
-        Threads::spawn(seat, "nucleo-admit", move || admission.evaluate())
+        let (admission, here) = (self.clone(), self.shared.evaluator.occupy());
+        let serve = move || {
+            let _here = here;
+            admission.evaluate();
+        };
+        Threads::spawn(seat, "nucleo-admit", serve)
             .map_err(|error| {
                 self.shared.state.lock().started = false;
                 JobError::system("admission", "the evaluator's thread did not start")
@@ -456,20 +476,26 @@ impl Admission {
             let now = self.shared.clock.now();
             let walked = self.step_at(Ok(now), |state, now, out| match state.phase {
                 Phase::Open => {
-                    let next = state.line.pass(now, out)?;
-                    let look = patience.next_look(now, next, state.line.len());
+                    WALKING.with(|it| it.set((self.shared.id, 0)));
+                    let next = state.line.pass(now, out);
+                    let (_, calls) = WALKING.with(|it| it.replace((NOBODY, 0)));
+                    let next = next?;
+                    let look = patience.next_look(now, next, calls > 0, state.line.len());
                     if look.has_run_out {
                         out.log(log::Level::Warn, IMPATIENT.to_owned());
                     }
-                    Ok(Some(look.at))
+                    // The walk's own calls are answered after the pause; anybody else's at once.
+                    let answered = if look.pauses { calls } else { 0 };
+                    Ok(Some((look.at, seen + answered)))
                 }
                 Phase::Stopped(_) | Phase::Broken(_) => Ok(None),
             });
             match walked {
-                Ok(Some(next)) => self
-                    .shared
-                    .clock
-                    .wait_until(&self.shared.evaluator, seen, next),
+                Ok(Some((next, seen))) => {
+                    self.shared
+                        .clock
+                        .wait_until(&self.shared.evaluator, seen, next)
+                }
                 Ok(None) | Err(_) => return,
             }
         }
@@ -483,8 +509,9 @@ enum Answer {
     Refused(JobError),
 }
 
-const IMPATIENT: &str = "an account keeps naming an instant that has come and is short all the \
-     same: the line is looked at every millisecond until it names one to come";
+const IMPATIENT: &str = "an account keeps asking for another look at once, by an instant that has come or by \
+     `capacity_grew` from inside an answer, and is short all the same: the line is looked at every \
+     millisecond until it stops";
 
 impl State {
     fn arrive(
