@@ -18,6 +18,7 @@ mod memory_front;
 pub mod memory_source;
 mod monitor;
 mod outbox;
+mod parked;
 mod patience;
 mod question;
 pub(crate) mod stepped;

@@ -41,7 +41,10 @@ struct CellState {
     epoch: u64,
     /// The waiter that sleeps now: the epoch it has seen and the instant it sleeps towards.
     sleeper: Option<(u64, Option<Instant>)>,
-    watched: bool,
+    /// How many wait for the owner's next sleep.
+    watchers: usize,
+    /// Nobody is to sleep here: the owner's thread has not been started, or has ended.
+    vacant: bool,
 }
 
 impl WaitCell {
@@ -70,7 +73,7 @@ impl WaitCell {
         let mut state = self.state.lock();
         while state.epoch == seen {
             state.sleeper = Some((seen, asked));
-            if state.watched {
+            if state.watchers > 0 {
                 self.parked.notify_all();
             }
             match system_deadline {
@@ -90,7 +93,7 @@ impl WaitCell {
     }
 
     /// Whether the owner sleeps with nothing left to handle: it has seen the newest epoch, and
-    /// its instant lies after `now`.
+    /// its instant lies after `now`. So it does where there is no owner.
     pub(crate) fn is_quiet(&self, now: Instant) -> bool {
         self.state.lock().is_quiet(now)
     }
@@ -99,19 +102,43 @@ impl WaitCell {
     /// "and nothing more happened".
     pub(crate) fn wait_quiet(&self, clock: &dyn Clock) {
         let mut state = self.state.lock();
-        state.watched = true;
+        state.watchers += 1;
         while !state.is_quiet(clock.now()) {
             self.parked.wait(&mut state);
         }
-        state.watched = false;
+        state.watchers -= 1;
+    }
+
+    /// Says that no thread owns this cell, so that nobody waits for one to sleep here.
+    pub(crate) fn vacate(&self) {
+        self.state.lock().vacant = true;
+        self.parked.notify_all();
+    }
+
+    /// Says that a thread owns this cell until what this answers is dropped. Called before the thread is
+    /// started, which takes it along.
+    pub(crate) fn occupy(self: &Arc<Self>) -> Occupied {
+        self.state.lock().vacant = false;
+        Occupied(Arc::clone(self))
+    }
+}
+
+/// That a thread owns a cell.
+#[must_use = "the cell is vacant once this is dropped"]
+pub(crate) struct Occupied(Arc<WaitCell>);
+
+impl Drop for Occupied {
+    fn drop(&mut self) {
+        self.0.vacate();
     }
 }
 
 impl CellState {
     fn is_quiet(&self, now: Instant) -> bool {
-        self.sleeper.is_some_and(|(seen, deadline)| {
-            seen == self.epoch && deadline.is_none_or(|deadline| deadline > now)
-        })
+        self.vacant
+            || self.sleeper.is_some_and(|(seen, deadline)| {
+                seen == self.epoch && deadline.is_none_or(|deadline| deadline > now)
+            })
     }
 }
 
@@ -297,6 +324,27 @@ mod tests {
         cell.notify();
         SystemClock.wait_until(&cell, seen, None);
         assert_eq!(cell.epoch(), seen + 1);
+    }
+
+    #[test]
+    fn whoever_waits_for_a_cell_to_be_quiet_hears_of_its_owners_end() {
+        let clock = ManualClock::new();
+        let cell = WaitCell::new();
+        cell.vacate();
+        cell.wait_quiet(&clock);
+        let here = cell.occupy();
+        assert!(!cell.is_quiet(clock.now()));
+        let watchers: Vec<_> = (0..2)
+            .map(|_| {
+                let (clock, cell) = (clock.clone(), Arc::clone(&cell));
+                thread::spawn(move || cell.wait_quiet(&clock))
+            })
+            .collect();
+        while cell.state.lock().watchers < 2 {
+            thread::yield_now();
+        }
+        drop(here);
+        watchers.into_iter().for_each(|it| it.join().unwrap());
     }
 
     #[test]

@@ -115,9 +115,10 @@ impl JobDispatcher {
     /// Starts the runtime's threads. A second start does nothing but warn.
     ///
     /// # Errors
-    /// `IllegalState` after a shutdown; `System` when a thread could not be started. Then nothing has
-    /// been started, and a later call may succeed.
+    /// `IllegalState` after a shutdown; `System` when a thread could not be started, and from inside an
+    /// account's answer. Then nothing has been started, and a later call may succeed.
     pub fn start(&self) -> Result<(), JobError> {
+        refuse_reentry("start")?;
         start::start(self.inner())
     }
 

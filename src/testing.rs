@@ -14,7 +14,7 @@ pub use crate::admission::stepped::{SteppedLine, Walked};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::admission::{Admission, MemorySettings, MemorySource};
+use crate::admission::{Admission, MemorySettings, MemorySource, refuse_reentry};
 use crate::clock::Clock;
 use crate::dispatcher::JobDispatcher;
 use crate::error::JobError;
@@ -28,9 +28,12 @@ pub use recorder::EventRecorder;
 /// Returns once the evaluator, the timer, the queues and the bus have handled everything up to the
 /// present instant of the dispatcher's clock.
 ///
-/// Jobs' own threads are not waited for: a job is at liberty to run on.
+/// Jobs' own threads are not waited for: a job is at liberty to run on. Neither are threads that have not
+/// been started, or that have ended with their dispatcher; nor anything from inside an account's answer.
 pub fn quiesce(dispatcher: &JobDispatcher) {
-    dispatcher.quiesce();
+    if refuse_reentry("quiesce").is_ok() {
+        dispatcher.quiesce();
+    }
 }
 
 /// The context of a job that belongs to no dispatcher, for testing what works on one. Its deadline
@@ -110,9 +113,12 @@ impl AdmissionBench {
         self.admission.evaluator_cell().notify();
     }
 
-    /// Returns once the evaluator has handled everything up to the present instant.
+    /// Returns once the evaluator has handled everything up to the present instant, or has ended; at once
+    /// from inside an account's answer.
     pub fn quiesce(&self) {
-        self.admission.evaluator_cell().wait_quiet(&*self.clock);
+        if refuse_reentry("quiesce").is_ok() {
+            self.admission.evaluator_cell().wait_quiet(&*self.clock);
+        }
     }
 
     /// Refuses whoever waits or asks later, as a shutdown does.

@@ -95,8 +95,25 @@ fn the_latch_a_failing_source_and_a_standstill_are_logged_once_each() {
     percent(80);
     look();
     one(log::Level::Info, &["80.0 of 100.0 MiB", "green"]);
+    look();
     memory.fail("gone again");
     look();
     one(log::Level::Warn, &["gone again"]);
+
+    // Every other reading fails: that is the same row.
+    for _ in 0..1_000 {
+        memory.set(10 << 20);
+        look();
+        memory.fail("now and then");
+        look();
+    }
+    none();
+    memory.set(10 << 20);
+    for _ in 0..4 {
+        look();
+    }
+    memory.fail("another time");
+    look();
+    one(log::Level::Warn, &["another time"]);
     drop(grant);
 }

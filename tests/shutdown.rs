@@ -1,12 +1,17 @@
 //! The end of a dispatcher, on a clock that the test owns.
 
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nucleo_runtime::admission::{
+    AccountCategory, AccountKey, AccountStatus, CountingGate, Demand, RateLimiter, Replenishment,
+};
+use nucleo_runtime::events::MessageBus;
+use nucleo_runtime::testing::AdmissionBench;
 use nucleo_runtime::{
-    JobContext, JobDispatcher, JobError, JobHandle, JobRequirements, ManualClock, ShutdownError,
-    Workflow, doer_fn, job_fn,
+    Clock, JobContext, JobDispatcher, JobError, JobHandle, JobRequirements, ManualClock,
+    ShutdownError, ShutdownReport, Workflow, doer_fn, job_fn, testing,
 };
 
 #[path = "support/stuck.rs"]
@@ -127,4 +132,123 @@ fn a_drain_lets_running_workflows_finish_and_takes_no_roots() {
     root.get().unwrap();
     scene.handles.clear();
     scene.dispatcher.shutdown(Duration::from_secs(1)).unwrap();
+}
+
+/// A permit that drops what it was given when it is asked.
+struct Dropping {
+    key: AccountKey,
+    dispatcher: Mutex<Option<JobDispatcher>>,
+}
+
+impl RateLimiter for Dropping {
+    type Amount = ();
+
+    fn account_for(&self, (): &()) -> AccountKey {
+        self.key.clone()
+    }
+
+    fn describe(&self, _: &AccountKey) -> AccountStatus {
+        AccountStatus::new(AccountCategory::Semaphore, 1, 0)
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::Release
+    }
+
+    fn fits(&self, _: &[()], _: &[()], _: Instant) -> Result<bool, JobError> {
+        drop(self.dispatcher.lock().unwrap().take());
+        Ok(true)
+    }
+
+    fn try_take(&self, _: &[()], _: &[()], _: Instant) -> Result<bool, JobError> {
+        Ok(true)
+    }
+
+    fn give(&self, _: &[()], _: Instant) {}
+
+    fn earliest_fit(&self, _: &[()], _: &[()], _: Instant) -> Option<Instant> {
+        None
+    }
+}
+
+fn one<L: RateLimiter<Amount = ()>>(limiter: &Arc<L>) -> Demand {
+    let mut demand = Demand::new();
+    demand.add(limiter, ());
+    demand
+}
+
+fn context_of(dispatcher: &JobDispatcher) -> JobContext {
+    testing::context(dispatcher.clock(), dispatcher.bus(), "user", None).unwrap()
+}
+
+#[test]
+fn the_end_of_a_dispatcher_that_never_started_refuses_whoever_waits_or_asks() {
+    let shut_down: fn(JobDispatcher) = |dispatcher| {
+        let report = dispatcher.shutdown(Duration::from_secs(1)).unwrap();
+        assert_eq!(report, ShutdownReport::default());
+    };
+    let dropped: fn(JobDispatcher) = drop;
+    let dropped_by_an_account: fn(JobDispatcher) = |dispatcher| {
+        let other = JobDispatcher::builder().build().unwrap();
+        let dropping = Dropping {
+            key: AccountKey::new("dropping"),
+            dispatcher: Mutex::new(Some(dispatcher)),
+        };
+        let asked = other
+            .admission()
+            .admit(one(&Arc::new(dropping)), &context_of(&other));
+        drop(asked.unwrap());
+    };
+    for end in [shut_down, dropped, dropped_by_an_account] {
+        let dispatcher = JobDispatcher::builder().build().unwrap();
+        let gate = Arc::new(CountingGate::new("gate", 1).unwrap());
+        let (admission, context) = (dispatcher.admission().clone(), context_of(&dispatcher));
+        let held = admission.admit(one(&gate), &context).unwrap();
+        let waiting = {
+            let (admission, context, gate) = (admission.clone(), context.clone(), gate.clone());
+            thread::spawn(move || admission.admit(one(&gate), &context))
+        };
+        while admission.queue_len() == 0 {
+            thread::yield_now();
+        }
+        end(dispatcher);
+        assert!(waiting.join().unwrap().unwrap_err().is_cancelled());
+        let free = Arc::new(CountingGate::new("free", 1).unwrap());
+        assert!(
+            admission
+                .admit(one(&free), &context)
+                .unwrap_err()
+                .is_cancelled()
+        );
+        drop(held);
+        assert_eq!(gate.in_use(), 0);
+        // Another dispatcher may have the account.
+        let next = JobDispatcher::builder().build().unwrap();
+        drop(
+            next.admission()
+                .admit(one(&gate), &context_of(&next))
+                .unwrap(),
+        );
+    }
+}
+
+#[test]
+fn nobody_waits_for_the_quiet_of_threads_that_are_not_there() {
+    let clock = ManualClock::new();
+    let dispatcher = JobDispatcher::builder()
+        .clock(Arc::new(clock.clone()))
+        .build()
+        .unwrap();
+    testing::quiesce(&dispatcher);
+    dispatcher.start().unwrap();
+    testing::quiesce(&dispatcher);
+    dispatcher.shutdown(Duration::from_secs(1)).unwrap();
+    testing::quiesce(&dispatcher);
+
+    let clock: Arc<dyn Clock> = Arc::new(clock);
+    let bus = MessageBus::standalone(Arc::clone(&clock));
+    let bench = AdmissionBench::start(clock, &bus).unwrap();
+    bench.quiesce();
+    bench.stop();
+    bench.quiesce();
 }

@@ -27,7 +27,8 @@ pub trait RateLimiter: Send + Sync + 'static {
     type Amount: Clone + Eq + Hash + fmt::Debug + Send + Sync + 'static;
 
     /// The account that this amount debits. A limiter with one account answers a clone of the
-    /// same key every time; a router answers the key of the bucket that it routes to.
+    /// same key every time; a router answers the key of the bucket that it routes to. Limiters with
+    /// amounts of different types cannot share an account: admission refuses whoever asks for the second.
     fn account_for(&self, amount: &Self::Amount) -> AccountKey;
 
     /// What the account is and how full. Cheap: it is asked for every event.
@@ -62,6 +63,14 @@ pub trait RateLimiter: Send + Sync + 'static {
     /// Credits amounts back: when work that held them ends ([`Replenishment::Release`]), and, for
     /// every account, when work that was granted never happened.
     fn give(&self, amounts: &[Self::Amount], now: Instant);
+
+    /// [`give`](Self::give) of amounts that were taken at `taken`, the instant that
+    /// [`try_take`](Self::try_take) was asked at. This is what admission calls. For an account to which it
+    /// matters whose the amounts were, as it does to a circuit with a probe out; others leave it as it is.
+    fn give_taken(&self, amounts: &[Self::Amount], taken: Instant, now: Instant) {
+        let _ = taken;
+        self.give(amounts, now);
+    }
 
     /// The instant at which the clock alone closes the shortfall, `None` when only an event can.
     /// At that instant, with nothing else changed, [`fits`](Self::fits) is true. An instant in the
@@ -270,7 +279,9 @@ impl AccountKey {
 
     /// Tells the monitor that capacity grew by the account's own doing: a cap raised, a throttle
     /// relaxed, a circuit closed. Never for a tightening, and not needed for what the clock
-    /// refills. May be called under the account's own lock.
+    /// refills. May be called under the account's own lock. From inside an answer it calls for another
+    /// look at the whole line; an account that goes on doing so and stays short is heard once a
+    /// millisecond.
     pub fn capacity_grew(&self) {
         let installed = self.seat.slot.lock().clone();
         if let Some(installed) = installed {

@@ -4,7 +4,10 @@
 //! # Invariants
 //!
 //! 1. `names` leads from the name of every account that was met to its id, and nowhere else.
+//! 2. Every demand that is let in asks an account for amounts of one type, that of the first. So there is
+//!    one entry on an account in a demand, and what the head has set aside on it is read by everyone.
 
+use std::any::TypeId;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +36,8 @@ pub(super) struct Accounts {
 
 struct Registered {
     key: AccountKey,
+    /// Of what is asked of it; none when no demand can name it.
+    amount: Option<TypeId>,
     held: usize,
 }
 
@@ -53,7 +58,7 @@ impl Accounts {
         demand: &Demand,
     ) -> Result<(), JobError> {
         let mut entries = demand.entries().iter();
-        if entries.all(|entry| self.has(entry.account())) {
+        if entries.all(|entry| self.has_for(entry)) {
             return Ok(());
         }
         self.claim_new(owner, wake, demand)
@@ -63,10 +68,10 @@ impl Accounts {
     fn claim_new(&mut self, owner: u64, wake: &Wake, demand: &Demand) -> Result<(), JobError> {
         let mut claimed = Vec::new();
         for entry in demand.entries() {
-            if self.has(entry.account()) {
+            if self.has_for(entry) {
                 continue;
             }
-            if let Err(error) = self.claim_one(owner, wake, entry.key()) {
+            if let Err(error) = self.claim_one(owner, wake, entry) {
                 for id in claimed {
                     if let Some(account) = self.remove(id) {
                         account.key.clear(owner);
@@ -79,7 +84,19 @@ impl Accounts {
         Ok(())
     }
 
-    fn claim_one(&mut self, owner: u64, wake: &Wake, key: &AccountKey) -> Result<(), JobError> {
+    fn claim_one(&mut self, owner: u64, wake: &Wake, entry: &Filed) -> Result<(), JobError> {
+        let key = entry.key();
+        if self.has(entry.account()) {
+            return Err(JobError::system(
+                "admission",
+                format!(
+                    "two limits answer the account '{}' (#{}) for amounts of different types: give each \
+                     a key of its own",
+                    key.name(),
+                    key.id()
+                ),
+            ));
+        }
         if let Some(other) = self.namesake(key) {
             return Err(JobError::system(
                 "admission",
@@ -101,14 +118,18 @@ impl Accounts {
             )
         })?;
         self.forget_gone();
-        self.insert(key);
+        self.insert(key, Some(entry.amounts().type_id()));
         Ok(())
     }
 
-    fn insert(&mut self, key: &AccountKey) {
+    fn insert(&mut self, key: &AccountKey, amount: Option<TypeId>) {
         self.names.insert(key.name_shared(), key.id());
-        let (key, held) = (key.clone(), 0);
-        self.met.insert(key.id(), Registered { key, held });
+        let registered = Registered {
+            key: key.clone(),
+            amount,
+            held: 0,
+        };
+        self.met.insert(key.id(), registered);
     }
 
     fn remove(&mut self, account: u64) -> Option<Registered> {
@@ -127,6 +148,13 @@ impl Accounts {
     #[inline]
     pub(super) fn has(&self, account: u64) -> bool {
         self.met.contains_key(&account)
+    }
+
+    /// Whether the account of an entry is the line's own, for what the entry asks of it.
+    #[inline]
+    fn has_for(&self, entry: &Filed) -> bool {
+        let met = self.met.get(&entry.account());
+        met.is_some_and(|account| account.amount == Some(entry.amounts().type_id()))
     }
 
     /// The account that has this name already, unless nobody has that account any more.
@@ -150,7 +178,7 @@ impl Accounts {
 
     /// Keeps a name from accounts: the line has an account of its own that no demand names.
     pub(super) fn reserve(&mut self, key: &AccountKey) {
-        self.insert(key);
+        self.insert(key, None);
     }
 
     /// Lets go of every account that no waiter asks for, but for the reserved one. One that is named

@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! 1. Entries stand in the order in which their first amount was added.
-//! 2. Amounts that debit one account are one entry, so the account sees the whole ask.
+//! 2. Amounts that debit one account are one entry, so the account sees the whole ask. Those of another
+//!    type are another entry, and admission refuses a demand that has both.
 //! 3. A demand can be dropped anywhere: a destructor of a user's amount or limiter that panics is
 //!    contained, and everything else of the demand is dropped all the same.
 
@@ -17,7 +18,9 @@ use std::time::Instant;
 use smallvec::{SmallVec, smallvec};
 
 use super::account::{AccountKey, AccountStatus, RateLimiter, Replenishment};
+use crate::clock::Stamp;
 use crate::error::JobError;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::unwind::discard;
 
 /// Everything that a job must hold at once. Granted whole, or not at all.
@@ -54,6 +57,7 @@ impl Demand {
                     limiter: Arc::clone(limiter),
                     key,
                     amounts: smallvec![amount],
+                    taken: AtomicU64::new(Stamp::never().word()),
                 }),
             }),
         }
@@ -162,6 +166,8 @@ struct EntryOn<L: RateLimiter> {
     limiter: Arc<L>,
     key: AccountKey,
     amounts: Amounts<L::Amount>,
+    /// When the account was debited, as a [`Stamp`]. A demand is granted once.
+    taken: AtomicU64,
 }
 
 impl<L: RateLimiter> Drop for EntryOn<L> {
@@ -176,7 +182,7 @@ impl<L: RateLimiter> Drop for EntryOn<L> {
 }
 
 /// The amounts that the head has set aside, if it has any on this account. Another entry on the
-/// same account has the same type of amount, for the account is one instance.
+/// same account has the same type of amount: a demand of another is not let in (`accounts.rs`).
 fn reserved<A: 'static>(ahead: Option<&dyn Entry>) -> &[A] {
     ahead
         .and_then(|entry| entry.amounts().downcast_ref::<Amounts<A>>())
@@ -215,7 +221,11 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
     }
 
     fn try_take(&self, ahead: Option<&dyn Entry>, now: Instant) -> Result<bool, JobError> {
-        self.limiter.try_take(&self.amounts, reserved(ahead), now)
+        let took = self.limiter.try_take(&self.amounts, reserved(ahead), now)?;
+        if took {
+            self.taken.store(Stamp::of(now).word(), Ordering::Relaxed);
+        }
+        Ok(took)
     }
 
     fn earliest_fit(&self, ahead: Option<&dyn Entry>, now: Instant) -> Option<Instant> {
@@ -224,7 +234,10 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
     }
 
     fn give(&self, now: Instant) {
-        self.limiter.give(&self.amounts, now);
+        match Stamp::of_word(self.taken.load(Ordering::Relaxed)).instant() {
+            Some(taken) => self.limiter.give_taken(&self.amounts, taken, now),
+            None => self.limiter.give(&self.amounts, now),
+        }
     }
 
     fn count(&self) -> usize {
@@ -239,6 +252,7 @@ impl<L: RateLimiter> Entry for EntryOn<L> {
                 limiter: Arc::clone(&self.limiter),
                 key: self.key.clone(),
                 amounts: each.flatten().cloned().collect(),
+                taken: AtomicU64::new(Stamp::never().word()),
             }),
         };
         Demand {

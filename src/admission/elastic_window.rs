@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use super::account::{AccountCategory, AccountKey, AccountStatus, RateLimiter, Replenishment};
 use crate::error::{JobError, UpstreamFailure};
 use crate::sync::Mutex;
+use crate::unwind::quietly;
 
 use circuit::Circuit;
 
@@ -38,6 +39,11 @@ const WHOLE: u32 = 10;
 ///
 /// What jobs take counts against the window whatever becomes of them, and a job that takes from it
 /// needs a place in the HTTP pool as well.
+///
+/// It keeps the instant of each request that counts, 16 bytes, until the next request after it has left the
+/// window: at most `max_requests` of them, in a buffer that may be twice as large. A window of a million
+/// requests takes up to 32 MB; a [`TokenBucket`](super::TokenBucket) takes the same few bytes whatever its
+/// budget.
 ///
 /// ```
 /// use std::time::Duration;
@@ -90,6 +96,8 @@ struct State {
     last_failure: Option<String>,
     /// The latest instant of any question, as of which [`RateLimiter::describe`] answers.
     seen_at: Option<Instant>,
+    /// How many amounts were taken and have not come back, most of which never will.
+    out: u64,
     /// How often the throttle has changed or the circuit has closed.
     revision: u64,
 }
@@ -300,6 +308,26 @@ impl ElasticWindow {
         Ok(state.counted(window, now) + mine + ahead <= max)
     }
 
+    /// Drops the newest stamps, so that every deadline that was named stays.
+    fn refund(
+        &self,
+        amounts: usize,
+        now: Instant,
+        is_the_probes: impl FnOnce(&State, Circuit) -> bool,
+    ) {
+        let mut state = self.state.lock();
+        state.see(now);
+        let left = state.stamps.len().saturating_sub(amounts);
+        state.stamps.truncate(left);
+        state.out = state.out.saturating_sub(amounts as u64);
+        let circuit = self.circuit_at(&state, now);
+        state.circuit = if is_the_probes(&state, circuit) {
+            circuit.refunded()
+        } else {
+            circuit
+        };
+    }
+
     fn refuse(&self, state: &State, why: &str) -> JobError {
         let said = state.last_failure.as_deref().unwrap_or("nothing");
         JobError::uncorrectable(format!(
@@ -312,16 +340,14 @@ impl ElasticWindow {
     }
 
     fn tell(&self, turn: Option<Turn>) {
-        match turn {
-            Some(Turn::Opened(cooldown)) => {
-                log::warn!(
-                    "{} is blocked for {cooldown:?}: its service keeps failing",
-                    self.name()
-                );
-            }
-            Some(Turn::Closed) => log::info!("{} is open again", self.name()),
-            None => {}
-        }
+        let Some(turn) = turn else { return };
+        quietly(|| match turn {
+            Turn::Opened(cooldown) => log::warn!(
+                "{} is blocked for {cooldown:?}: its service keeps failing",
+                self.name()
+            ),
+            Turn::Closed => log::info!("{} is open again", self.name()),
+        });
     }
 }
 
@@ -380,17 +406,19 @@ impl RateLimiter for ElasticWindow {
         // Two threads may have read their clocks in another order than they came here.
         let stamp = state.stamps.back().map_or(now, |last| now.max(*last));
         state.stamps.extend(mine.iter().map(|()| stamp));
+        state.out = state.out.saturating_add(mine.len() as u64);
         state.circuit = self.circuit_at(&state, now).probed(now);
         Ok(true)
     }
 
-    /// Drops the newest stamps, so that every deadline that was named stays.
+    /// Without the instant of the take this may be anybody's: a probe is given up only when nothing else
+    /// is out, and else expires.
     fn give(&self, amounts: &[()], now: Instant) {
-        let mut state = self.state.lock();
-        state.see(now);
-        let left = state.stamps.len().saturating_sub(amounts.len());
-        state.stamps.truncate(left);
-        state.circuit = self.circuit_at(&state, now).refunded();
+        self.refund(amounts.len(), now, |state, _| state.out == 0);
+    }
+
+    fn give_taken(&self, amounts: &[()], taken: Instant, now: Instant) {
+        self.refund(amounts.len(), now, |_, circuit| circuit.probed_at(taken));
     }
 
     fn earliest_fit(&self, mine: &[()], reserved_ahead: &[()], now: Instant) -> Option<Instant> {

@@ -12,7 +12,8 @@
 //! 2. Whoever was let go by memory and then waits for an account is in that account's line alone:
 //!    only the latch can hold it again.
 //! 3. A source that cannot be read changes nothing: the last reading stands, and the first failure
-//!    of a row is logged. Before the first reading everyone goes.
+//!    of a row is logged. A row ends with so many good readings in a row, twice as many each time: a
+//!    source that comes and goes is one row, or a few. Before the first reading everyone goes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +26,11 @@ use super::outbox::{Behind, Note, Outbox};
 use crate::error::JobError;
 use crate::events::{LimiterChange, RejectReason};
 use crate::unwind::{contain, contain_result};
+
+/// How many good readings in a row end the first row of failures.
+const CALM: u32 = 2;
+/// And how many any. After as many the next row counts as the first.
+const LONG_CALM: u32 = 4_096;
 
 /// What the memory gate of an admission is made of.
 pub(crate) struct MemorySettings {
@@ -46,6 +52,10 @@ struct Gated {
     name: String,
     key: AccountKey,
     fault: Option<Arc<str>>,
+    /// Good readings since the last failure.
+    calm: u32,
+    /// How many of them end the present row.
+    ends_at: u32,
 }
 
 impl MemoryFront {
@@ -58,6 +68,8 @@ impl MemoryFront {
                 source: settings.source,
                 key: AccountKey::new("memory"),
                 fault: None,
+                calm: LONG_CALM,
+                ends_at: CALM,
             }),
         }
     }
@@ -72,6 +84,7 @@ impl MemoryFront {
         match gated.read() {
             Ok(reading) => {
                 gated.fault = None;
+                gated.calm = gated.calm.saturating_add(1);
                 if let Some(turn) = gated.gate.look(reading) {
                     gated.log_turn(turn, out);
                 }
@@ -236,7 +249,12 @@ impl Gated {
     #[inline(never)]
     fn note_fault(&mut self, error: &JobError, out: &mut Outbox) {
         let fault = error.to_string();
-        if self.fault.is_none() {
+        let calm = std::mem::take(&mut self.calm);
+        if calm >= LONG_CALM {
+            self.ends_at = CALM / 2;
+        }
+        if calm >= self.ends_at {
+            self.ends_at = (self.ends_at * 2).min(LONG_CALM);
             out.log(
                 log::Level::Warn,
                 format!(

@@ -7,9 +7,14 @@
 //! 2. No wake-up is lost. A parked thread reads its cell's epoch before it looks for its verdict;
 //!    the evaluator reads its cell's epoch before it walks the line. Every change notifies after
 //!    it was made.
-//! 3. A defect inside a step fails everyone who waits and everyone who asks later; it hangs nobody.
-//! 4. A call from inside an account's answer is refused; a settlement, which cannot be refused, is
-//!    done by the same thread once its step has let go of the lock.
+//! 3. A defect inside a step fails everyone who waits and everyone who asks later; it hangs nobody. So
+//!    does the evaluator's end by anything but a stop.
+//! 4. A call from inside an account's answer is refused; a settlement and a stop, which cannot be refused,
+//!    are done by the same thread once its step has let go of the lock.
+//! 5. What is debited has an owner before the lock is let go, and so has a place in the line: a
+//!    [`Grant`], or a [`Parked`]. Past its decision a step calls nothing foreign uncontained.
+//! 6. A clock that panics refuses who asks by it, and breaks admission when the evaluator asks. What goes
+//!    back, goes back at the last instant that was read.
 
 use std::cell::Cell;
 use std::fmt;
@@ -19,10 +24,11 @@ use std::time::Instant;
 use super::account::Wake;
 use super::demand::Demand;
 use super::grant::{Grant, Settlement};
-use super::line::{Arrival, Ask, Line, Ticket, Verdict, Waits};
+use super::line::{Arrival, Ask, Line, Ticket};
 use super::memory::MemoryStatus;
 use super::memory_front::MemorySettings;
 use super::outbox::{Behind, Mail, Outbox};
+use super::parked::Parked;
 use super::patience::Patience;
 use super::question::Defect;
 use crate::clock::{Clock, WaitCell};
@@ -43,16 +49,32 @@ crate::sync::thread_local! {
 }
 
 crate::sync::thread_local! {
-    /// What accounts settled from inside an answer, in their order.
+    /// What accounts settled or stopped from inside an answer, in their order.
     static LATE: Slot<Vec<Late>> = const { Slot::empty() };
 }
 
+crate::sync::thread_local! {
+    /// The admission whose line this thread walks, and how often the walk itself has called its evaluator.
+    static WALKING: Cell<(u64, u64)> = const { Cell::new((NOBODY, 0)) };
+}
+
+/// The id of no admission.
+const NOBODY: u64 = 0;
+
 type Late = Box<dyn FnOnce()>;
+
+/// Has something done once the step that this thread is inside has let go of the lock.
+#[cold]
+fn later(late: Late) {
+    let mut all = LATE.with(|all| all.replace(None)).unwrap_or_default();
+    all.push(late);
+    LATE.with(|slot| slot.replace(Some(all)));
+}
 
 /// Refuses a call of the runtime from inside an account's answer, where it would wait for a lock
 /// that its own caller holds.
 pub(crate) fn refuse_reentry(operation: &str) -> Result<(), JobError> {
-    if UNDER_MONITOR.with(Cell::get) {
+    if is_inside() {
         return Err(reentered(operation));
     }
     Ok(())
@@ -67,6 +89,11 @@ fn reentered(operation: &str) -> JobError {
             "'{operation}' was called from inside an account; accounts must not call the runtime"
         ),
     )
+}
+
+/// Whether this thread is inside a step.
+pub(super) fn is_inside() -> bool {
+    UNDER_MONITOR.with(Cell::get)
 }
 
 struct UnderMonitor;
@@ -104,6 +131,8 @@ struct State {
     phase: Phase,
     started: bool,
     line: Line,
+    /// The last instant that a step was given.
+    now: Instant,
     /// Of the last step, empty: kept for what it has allocated.
     out: Outbox,
 }
@@ -122,10 +151,17 @@ impl Admission {
         memory: Option<MemorySettings>,
     ) -> Self {
         let evaluator = WaitCell::new();
+        evaluator.vacate();
+        let now = clock.now();
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let line = Line::new(memory);
         let wake = {
             let (evaluator, growth) = (Arc::clone(&evaluator), line.growth.clone());
             Wake::new(move || {
+                let (walking, calls) = WALKING.with(Cell::get);
+                if walking == id {
+                    WALKING.with(|it| it.set((id, calls + 1)));
+                }
                 // Whoever arrives before the walk is asked behind those who have waited for it.
                 growth.note();
                 evaluator.notify();
@@ -133,13 +169,14 @@ impl Admission {
         };
         Self {
             shared: Arc::new(Shared {
-                id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+                id,
                 clock,
                 bus,
                 state: Mutex::new(State {
                     phase: Phase::Open,
                     started: false,
                     line,
+                    now,
                     out: Outbox::default(),
                 }),
                 mail: Mail::default(),
@@ -154,6 +191,7 @@ impl Admission {
     /// # Errors
     /// `IllegalState` when it was started before; `System` when its thread does not start.
     pub(crate) fn start(&self, seat: Seat) -> Result<(), JobError> {
+        refuse_reentry("start")?;
         {
             let mut state = self.shared.state.lock();
             if state.started {
@@ -161,8 +199,12 @@ impl Admission {
             }
             state.started = true;
         }
-        let admission = self.clone();
-        Threads::spawn(seat, "nucleo-admit", move || admission.evaluate())
+        let (admission, here) = (self.clone(), self.shared.evaluator.occupy());
+        let serve = move || {
+            let _here = here;
+            admission.evaluate();
+        };
+        Threads::spawn(seat, "nucleo-admit", serve)
             .map_err(|error| {
                 self.shared.state.lock().started = false;
                 JobError::system("admission", "the evaluator's thread did not start")
@@ -179,7 +221,8 @@ impl Admission {
     /// # Errors
     /// The account's own error when it refuses; `Uncorrectable` when an account fails; `Cancelled`
     /// when the job is cancelled or admission stops; `System` when an account serves another
-    /// admission, shares its name with another, or calls this from inside an answer.
+    /// admission, shares its name with another, is asked for amounts of two types, or calls this from
+    /// inside an answer; and when the clock panics.
     pub fn admit(&self, demand: Demand, context: &JobContext) -> Result<Grant, JobError> {
         refuse_reentry("admit")?;
         let job = context.core();
@@ -187,20 +230,16 @@ impl Admission {
             return Err(interruption);
         }
         let demand = Arc::new(demand);
-        let behind = self.behind(job);
         let ask = Ask {
-            demand: Arc::clone(&demand),
-            behind: behind.clone(),
+            demand,
+            behind: self.behind(job),
             cell: Arc::clone(job.cell()),
         };
-        let waits = match self.arrive(ask) {
-            Ok(Arrival::Granted) => None,
-            Ok(Arrival::Parked(ticket)) => {
-                Some(self.park(&ticket, &demand, behind.as_ref(), context)?)
-            }
-            Ok(Arrival::Refused(error)) | Err(error) => return Err(error),
-        };
-        Ok(Grant::new(self.clone(), demand, behind, waits))
+        match self.arrive(ask)? {
+            Answer::Granted(grant) => Ok(grant),
+            Answer::Parked(parked) => self.park(parked, context),
+            Answer::Refused(error) => Err(error),
+        }
     }
 
     // Not inlined, as little below is: ten thousand may be parked, and each keeps the stack of
@@ -222,62 +261,62 @@ impl Admission {
     }
 
     #[inline(never)]
-    fn arrive(&self, ask: Ask) -> Result<Arrival, JobError> {
-        let now = self.shared.clock.now();
-        self.step(|state, out| state.arrive(&self.shared, ask, now, out))
+    fn arrive(&self, ask: Ask) -> Result<Answer, JobError> {
+        let now = self.now()?;
+        let (demand, behind) = (Arc::clone(&ask.demand), ask.behind.clone());
+        self.step_at(Ok(now), |state, now, out| {
+            Ok(match state.arrive(&self.shared, ask, now, out)? {
+                Arrival::Granted => Answer::Granted(Grant::new(self.clone(), demand, behind, None)),
+                Arrival::Parked(ticket) => {
+                    Answer::Parked(Parked::new(self.clone(), ticket, demand, behind))
+                }
+                Arrival::Refused(error) => Answer::Refused(error),
+            })
+        })
     }
 
     /// Sleeps until there is a verdict or the job is told to stop.
-    fn park(
-        &self,
-        ticket: &Arc<Ticket>,
-        demand: &Arc<Demand>,
-        behind: Option<&Arc<Behind>>,
-        context: &JobContext,
-    ) -> Result<Box<Waits>, JobError> {
+    fn park(&self, mut parked: Parked, context: &JobContext) -> Result<Grant, JobError> {
         let job = context.core();
         loop {
             let seen = job.cell().epoch();
             let interruption = job.interruption();
-            match verdict_of(ticket) {
-                Some(Ok(waits)) => {
-                    let Some(interruption) = interruption else {
-                        return Ok(waits);
-                    };
-                    self.take_back(demand, behind, waits);
+            match (parked.answer(), interruption) {
+                (Some(Ok(grant)), None) => return Ok(grant),
+                (Some(Ok(grant)), Some(interruption)) => {
+                    // A cancelled job never keeps a permit.
+                    grant.rollback();
                     return Err(interruption);
                 }
-                Some(Err(error)) => return Err(error),
-                None => {}
+                (Some(Err(error)), _) => return Err(error),
+                (None, Some(interruption)) if parked.withdraw()? => return Err(interruption),
+                // A verdict that was decided first comes once its notes are out.
+                (None, _) => {}
             }
-            if let Some(interruption) = interruption
-                && self.withdraw(ticket)?
-            {
-                return Err(interruption);
-            }
-            // A verdict that was decided first comes once its notes are out, and a grant goes back.
-            self.shared.clock.wait_until(job.cell(), seen, None);
+            contain("clock", || {
+                self.shared.clock.wait_until(job.cell(), seen, None);
+            })?;
         }
     }
 
-    /// A cancelled job never keeps a permit.
+    /// Takes a waiter out; false when its verdict was there first.
     #[cold]
     #[inline(never)]
-    fn take_back(&self, demand: &Arc<Demand>, behind: Option<&Arc<Behind>>, waits: Box<Waits>) {
-        Grant::new(
-            self.clone(),
-            Arc::clone(demand),
-            behind.cloned(),
-            Some(waits),
-        )
-        .rollback();
+    pub(super) fn withdraw(&self, ticket: &Arc<Ticket>) -> Result<bool, JobError> {
+        self.step(|state, now, out| Ok(state.line.withdraw(ticket, now, out)))
     }
 
+    /// Returns once every verdict that was decided before is out.
     #[cold]
     #[inline(never)]
-    fn withdraw(&self, ticket: &Arc<Ticket>) -> Result<bool, JobError> {
-        let now = self.shared.clock.now();
-        self.step(|state, out| Ok(state.line.withdraw(ticket, now, out)))
+    pub(super) fn flush_verdicts(&self) {
+        let wall = || self.shared.clock.wall();
+        let (bus, evaluator) = (&self.shared.bus, &self.shared.evaluator);
+        self.shared.mail.flush(bus, wall, evaluator);
+    }
+
+    fn now(&self) -> Result<Instant, JobError> {
+        contain("clock", || self.shared.clock.now())
     }
 
     pub(super) fn give_back(
@@ -288,21 +327,16 @@ impl Admission {
         finished: bool,
         behind: Option<&Arc<Behind>>,
     ) {
-        if UNDER_MONITOR.with(Cell::get) {
+        if is_inside() {
             let (admission, demand, open) = (self.clone(), Arc::clone(demand), open.to_vec());
             let behind = behind.cloned();
-            let late: Late = Box::new(move || {
+            return later(Box::new(move || {
                 admission.give_back(&demand, &open, settlement, finished, behind.as_ref());
-            });
-            let mut all = LATE.with(|all| all.replace(None)).unwrap_or_default();
-            all.push(late);
-            LATE.with(|late| late.replace(Some(all)));
-            return;
+            }));
         }
-        let now = self.shared.clock.now();
         let metered_too = settlement == Settlement::Rollback;
         // A defect has failed everyone by the time the step returns; there is nobody to tell here.
-        let _told = self.step(|state, out| {
+        let _told = self.step(|state, now, out| {
             if finished {
                 state.line.finish(now, out);
             }
@@ -315,8 +349,12 @@ impl Admission {
     /// Refuses every parked waiter as cancelled, frees the accounts, and refuses whoever asks
     /// later.
     pub(crate) fn stop(&self) {
-        let now = self.shared.clock.now();
-        let _told = self.step(|state, out| {
+        if is_inside() {
+            // Of a dispatcher that an account drops.
+            let admission = self.clone();
+            return later(Box::new(move || admission.stop()));
+        }
+        let _told = self.step(|state, now, out| {
             let stopped = stopped();
             if matches!(state.phase, Phase::Open) {
                 state.phase = Phase::Stopped(stopped.clone());
@@ -342,7 +380,7 @@ impl Admission {
     /// How many demands are parked.
     #[must_use]
     pub fn queue_len(&self) -> usize {
-        if UNDER_MONITOR.with(Cell::get) {
+        if is_inside() {
             return 0;
         }
         self.shared.state.lock().line.len()
@@ -351,7 +389,7 @@ impl Admission {
     /// Lets go of every account that nobody waits for, so that another may have its name.
     pub(crate) fn forget_idle_accounts(&self) {
         // A defect has failed everyone by the time the step returns; nobody is to be told here.
-        let _told = self.step(|state, _| {
+        let _told = self.step(|state, _, _| {
             state.line.forget_idle(self.shared.id);
             Ok(())
         });
@@ -360,7 +398,7 @@ impl Admission {
     /// Memory as of the gate's last look; `None` when there is no gate.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryStatus> {
-        if UNDER_MONITOR.with(Cell::get) {
+        if is_inside() {
             return None;
         }
         self.shared.state.lock().line.memory.status()
@@ -375,20 +413,32 @@ impl Admission {
     /// the lock is let go.
     fn step<R>(
         &self,
-        decide: impl FnOnce(&mut State, &mut Outbox) -> Result<R, Defect>,
+        decide: impl FnOnce(&mut State, Instant, &mut Outbox) -> Result<R, Defect>,
+    ) -> Result<R, JobError> {
+        self.step_at(self.now(), decide)
+    }
+
+    /// A step at this instant; at that of the last step when there was none to be had.
+    fn step_at<R>(
+        &self,
+        now: Result<Instant, JobError>,
+        decide: impl FnOnce(&mut State, Instant, &mut Outbox) -> Result<R, Defect>,
     ) -> Result<R, JobError> {
         refuse_reentry("admission")?;
         let (result, posted, gone) = {
             let mark = UnderMonitor::enter();
             let mut state = self.shared.state.lock();
+            let now = now.unwrap_or(state.now);
+            state.now = now;
             let mut out = std::mem::take(&mut state.out);
-            let result = contain("admission", || decide(&mut state, &mut out))
-                .unwrap_or_else(|panic| Err(Defect(panic)))
-                .map_err(|Defect(error)| state.fail(&error, self.shared.clock.now(), &mut out));
-            #[cfg(any(test, debug_assertions))]
-            if result.is_ok() {
+            let result = contain("admission", || {
+                let decided = decide(&mut state, now, &mut out)?;
+                #[cfg(any(test, debug_assertions))]
                 state.line.check_invariants();
-            }
+                Ok(decided)
+            })
+            .unwrap_or_else(|panic| Err(Defect(panic)))
+            .map_err(|Defect(error)| state.fail(&error, now, &mut out));
             let posted = self.shared.mail.post(&mut out);
             state.out = out;
             let gone = state.line.take_gone();
@@ -411,38 +461,60 @@ impl Admission {
         result
     }
 
-    /// The evaluator: walks the line at every change and at every computed instant, until stopped.
+    /// The evaluator's thread.
     fn evaluate(&self) {
+        // Nobody is granted anything without it, so it does not end in silence.
+        if let Err(error) = contain("admission", || self.walk_until_stopped()) {
+            let _told = self.step(|_, _, _| Err::<(), _>(Defect(error)));
+        }
+    }
+
+    /// Walks the line at every change and at every computed instant.
+    fn walk_until_stopped(&self) {
         let mut patience = Patience::default();
         loop {
             // Before the walk: a change that comes during it moves the epoch, and the wait below
             // returns at once.
             let seen = self.shared.evaluator.epoch();
             let now = self.shared.clock.now();
-            let walked = self.step(|state, out| match state.phase {
+            let walked = self.step_at(Ok(now), |state, now, out| match state.phase {
                 Phase::Open => {
-                    let next = state.line.pass(now, out)?;
-                    let look = patience.next_look(now, next, state.line.len());
+                    WALKING.with(|it| it.set((self.shared.id, 0)));
+                    let next = state.line.pass(now, out);
+                    let (_, calls) = WALKING.with(|it| it.replace((NOBODY, 0)));
+                    let next = next?;
+                    let look = patience.next_look(now, next, calls > 0, state.line.len());
                     if look.has_run_out {
                         out.log(log::Level::Warn, IMPATIENT.to_owned());
                     }
-                    Ok(Some(look.at))
+                    // The walk's own calls are answered after the pause; anybody else's at once.
+                    let answered = if look.pauses { calls } else { 0 };
+                    Ok(Some((look.at, seen + answered)))
                 }
                 Phase::Stopped(_) | Phase::Broken(_) => Ok(None),
             });
             match walked {
-                Ok(Some(next)) => self
-                    .shared
-                    .clock
-                    .wait_until(&self.shared.evaluator, seen, next),
+                Ok(Some((next, seen))) => {
+                    self.shared
+                        .clock
+                        .wait_until(&self.shared.evaluator, seen, next)
+                }
                 Ok(None) | Err(_) => return,
             }
         }
     }
 }
 
-const IMPATIENT: &str = "an account keeps naming an instant that has come and is short all the \
-     same: the line is looked at every millisecond until it names one to come";
+/// What became of a demand that was asked for, with its owner.
+enum Answer {
+    Granted(Grant),
+    Parked(Parked),
+    Refused(JobError),
+}
+
+const IMPATIENT: &str = "an account keeps asking for another look at once, by an instant that has come or by \
+     `capacity_grew` from inside an answer, and is short all the same: the line is looked at every \
+     millisecond until it stops";
 
 impl State {
     fn arrive(
@@ -481,19 +553,14 @@ impl State {
             );
             self.phase = Phase::Broken(defect.clone());
         }
-        self.line
-            .refuse_all(defect, RejectReason::Aborted, now, out);
+        // The line itself may be what is broken. Whoever asks later is refused all the same.
+        let _rest = contain("admission", || {
+            self.line
+                .refuse_all(defect, RejectReason::Aborted, now, out);
+        });
         out.evaluate();
         defect.clone()
     }
-}
-
-#[inline(never)]
-fn verdict_of(ticket: &Ticket) -> Option<Result<Box<Waits>, JobError>> {
-    Some(match ticket.take()? {
-        Verdict::Granted(waits) => Ok(Box::new(waits)),
-        Verdict::Refused(error) => Err(error),
-    })
 }
 
 #[cold]

@@ -6,9 +6,12 @@
 //!    queue while it still holds the monitor's lock, and whoever empties the queue does so alone.
 //! 2. A waiter gets its verdict after its notes are published, so nothing that its thread says can
 //!    overtake what admission said about it.
-//! 3. Log lines are written with no lock held.
+//! 3. Log lines are written with no lock held, and last: a logger that panics, or never returns, keeps
+//!    nobody from a verdict.
 //! 4. A note takes its place among its job's events: under the lock that orders them, and without
 //!    the job's name once its terminal event is out (EVT-7).
+//! 5. Everything in the queue gets out, whatever panics on the way: a note that cannot be told is lost
+//!    alone.
 //!
 //! Lock order: `emptying`, then a job's `telling`.
 
@@ -19,12 +22,14 @@ use std::time::{Duration, SystemTime};
 use super::account::AccountStatus;
 use super::line::{Ticket, Verdict};
 use crate::clock::WaitCell;
+use crate::error::JobError;
 use crate::events::{
     Event, EventKind, LimiterChange, LimiterEvent, MessageBus, Overflow, RejectReason,
 };
 use crate::job::JobSnapshot;
 use crate::job::telling::Telling;
 use crate::sync::Mutex;
+use crate::unwind::contain;
 
 /// The job that a change on an account is told of.
 #[derive(Clone, Debug)]
@@ -175,13 +180,11 @@ impl Mail {
                 match item {
                     Item::Verdict(ticket, verdict) => ticket.deliver(verdict),
                     Item::Note(note) => {
-                        let overflow = publish(*note, bus, wall());
-                        posted.lines.extend(
-                            overflow
-                                .into_lines()
-                                .into_iter()
-                                .map(|line| (log::Level::Error, line)),
-                        );
+                        // The calendar is a clock's, which may be the program's.
+                        let lines = contain("admission", || publish(*note, bus, wall()))
+                            .map_or_else(|lost| vec![untold(&lost)], Overflow::into_lines);
+                        let lines = lines.into_iter().map(|line| (log::Level::Error, line));
+                        posted.lines.extend(lines);
                     }
                 }
             }
@@ -193,6 +196,22 @@ impl Mail {
             crate::aside::line(level, module_path!(), format_args!("{line}"));
         }
     }
+
+    /// Returns once everything that was posted before is out.
+    #[cold]
+    pub(super) fn flush(&self, bus: &MessageBus, wall: impl Fn() -> SystemTime, cell: &WaitCell) {
+        let posted = Posted {
+            queued: true,
+            evaluate: false,
+            lines: Vec::new(),
+        };
+        self.perform(posted, bus, wall, cell);
+    }
+}
+
+#[cold]
+fn untold(lost: &JobError) -> String {
+    format!("an event of a limit could not be told: {lost}")
 }
 
 fn publish(note: Note, bus: &MessageBus, at: SystemTime) -> Overflow {

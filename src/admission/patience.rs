@@ -1,9 +1,9 @@
 //! How often the evaluator looks again at once.
 //!
 //! An account that is short at an instant which it named itself, or names one that has passed, asks
-//! for another look now (ADM-25). One that keeps doing so is wrong, and costs a processor if it
-//! is obeyed for ever: after [`LOOKS`] such looks that changed nothing the next ones are [`PAUSE`]
-//! apart. Events are heard as always.
+//! for another look now (ADM-25). So does one that says from inside an answer that it grew. One that
+//! keeps doing so is wrong, and costs a processor if it is obeyed for ever: after [`LOOKS`] such looks
+//! that changed nothing the next ones are [`PAUSE`] apart. Events are heard as always.
 
 use std::time::{Duration, Instant};
 
@@ -28,29 +28,38 @@ pub(super) struct NextLook {
     pub(super) at: Option<Instant>,
     /// Whether patience has just run out.
     pub(super) has_run_out: bool,
+    /// Whether what called for a look at once is to wait until then.
+    pub(super) pauses: bool,
 }
 
 impl Patience {
-    /// After a look at `now` that left so many waiting and asked for another at `next`.
+    /// After a look at `now` that left so many waiting and asked for another at `next`, and at once too if
+    /// an account `called` for it.
     pub(super) fn next_look(
         &mut self,
         now: Instant,
         next: Option<Instant>,
+        called: bool,
         waiting: usize,
     ) -> NextLook {
-        let is_vain = next.is_some_and(|next| next <= now) && waiting == self.waiting;
+        let at_once = called || next.is_some_and(|next| next <= now);
+        let is_vain = at_once && waiting == self.waiting;
         self.waiting = waiting;
         self.vain = if is_vain {
             self.vain.saturating_add(1)
         } else {
             0
         };
+        let pauses = self.vain >= LOOKS;
+        let to_come = next.filter(|next| *next > now);
         NextLook {
-            at: match next {
-                Some(_) if self.vain >= LOOKS => now.checked_add(PAUSE),
-                next => next,
+            at: match (pauses, now.checked_add(PAUSE)) {
+                (false, _) => next,
+                (true, None) => to_come,
+                (true, Some(end)) => Some(to_come.map_or(end, |next| next.min(end))),
             },
             has_run_out: self.vain == LOOKS,
+            pauses,
         }
     }
 }
@@ -59,27 +68,55 @@ impl Patience {
 mod tests {
     use super::*;
 
+    /// Of so many looks in vain that have gone before: the instant, whether patience has just run out, and
+    /// whether it pauses.
+    fn after(
+        patience: &mut Patience,
+        now: Instant,
+        next: Option<Instant>,
+        called: bool,
+    ) -> (Option<Instant>, bool, bool) {
+        let look = patience.next_look(now, next, called, 1);
+        (look.at, look.has_run_out, look.pauses)
+    }
+
     #[test]
     fn looks_in_vain_come_at_once_for_a_while_and_then_with_a_pause() {
         let now = Instant::now();
-        let mut patience = Patience::default();
-        let at_once = NextLook {
-            at: Some(now),
-            has_run_out: false,
-        };
-        // The first sees somebody who was not there before.
-        for _ in 0..LOOKS {
-            assert_eq!(patience.next_look(now, Some(now), 1), at_once);
-        }
+        let (soon, late) = (now + PAUSE / 2, now + 2 * PAUSE);
         let paused = Some(now + PAUSE);
-        let run_out = patience.next_look(now, Some(now), 1);
-        assert_eq!((run_out.at, run_out.has_run_out), (paused, true));
-        let later = patience.next_look(now, Some(now), 1);
-        assert_eq!((later.at, later.has_run_out), (paused, false));
-        // A grant, and an instant to come, restore it.
-        assert_eq!(patience.next_look(now, Some(now), 0), at_once);
-        let to_come = Some(now + Duration::from_nanos(1));
-        assert_eq!(patience.next_look(now, to_come, 0).at, to_come);
-        assert_eq!(patience.next_look(now, None, 0).at, None);
+        // What they name, whether they call as well, and when they are looked at in the end.
+        for (next, called, then) in [
+            (Some(now), false, paused),
+            (Some(now), true, paused),
+            (None, true, paused),
+            (Some(soon), true, Some(soon)),
+            (Some(late), true, paused),
+        ] {
+            let mut patience = Patience::default();
+            // The first sees somebody who was not there before.
+            for _ in 0..LOOKS {
+                let look = after(&mut patience, now, next, called);
+                assert_eq!(look, (next, false, false));
+            }
+            let look = after(&mut patience, now, next, called);
+            assert_eq!(look, (then, true, true));
+            let look = after(&mut patience, now, next, called);
+            assert_eq!(look, (then, false, true));
+            // An instant to come restores it.
+            let look = after(&mut patience, now, Some(late), false);
+            assert_eq!(look, (Some(late), false, false));
+            let look = after(&mut patience, now, next, called);
+            assert_eq!(look, (next, false, false));
+        }
+    }
+
+    #[test]
+    fn a_grant_restores_patience() {
+        let now = Instant::now();
+        let mut patience = Patience::default();
+        for waiting in (0..3 * LOOKS as usize).rev() {
+            assert!(!patience.next_look(now, None, true, waiting).pauses);
+        }
     }
 }

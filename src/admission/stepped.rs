@@ -46,6 +46,8 @@ pub struct SteppedLine {
     out: Outbox,
     /// By place.
     arrived: Vec<Arrived>,
+    /// The places of those that the line has met, in their order: a demand for nothing is not asked.
+    met: Vec<u64>,
     /// What the last walk did; kept for what it has allocated.
     walked: Walked,
 }
@@ -95,6 +97,7 @@ impl SteppedLine {
             cell: WaitCell::new(),
             out: Outbox::default(),
             arrived: Vec::new(),
+            met: Vec::new(),
             walked: Walked::default(),
         }
     }
@@ -110,7 +113,17 @@ impl SteppedLine {
         now: Instant,
     ) -> Result<u64, JobError> {
         let demand = demand.into();
+        let place = self.arrived.len() as u64 + 1;
+        if demand.is_empty() {
+            self.arrived.push(Arrived {
+                demand,
+                state: State::Holds,
+                ticket: None,
+            });
+            return Ok(place);
+        }
         self.line.accounts.claim(OWNER, &self.wake, &demand)?;
+        self.met.push(place);
         let ask = Ask {
             demand: Arc::clone(&demand),
             behind: None,
@@ -132,7 +145,7 @@ impl SteppedLine {
             },
         });
         match arrival {
-            Arrival::Granted | Arrival::Parked(_) => Ok(self.arrived.len() as u64),
+            Arrival::Granted | Arrival::Parked(_) => Ok(place),
             Arrival::Refused(error) => Err(error),
         }
     }
@@ -146,13 +159,17 @@ impl SteppedLine {
             line,
             out,
             arrived,
+            met,
             walked,
             ..
         } = self;
         walked.granted.clear();
         walked.refused.clear();
         walked.next = line.pass(now, out).map_err(|it| it.0)?;
-        out.take_verdicts(|place, verdict| {
+        out.take_verdicts(|born, verdict| {
+            let Some(&place) = index(born).and_then(|index| met.get(index)) else {
+                return;
+            };
             let at = index(place).and_then(|index| arrived.get_mut(index));
             let state = match verdict {
                 Verdict::Granted(_) => {

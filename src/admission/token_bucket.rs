@@ -23,6 +23,7 @@ use crate::clock::Latest;
 use crate::error::{JobError, UpstreamFailure};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::unwind::quietly;
 use floor::Floor;
 
 /// A tenth of the 60 s window in nanoseconds: what one tenth of throttle adds to it.
@@ -405,15 +406,17 @@ impl TokenBucket {
             budget.tokens_per_minute > old.tokens_per_minute
                 || budget.requests_per_minute > old.requests_per_minute
         };
-        log::info!(
-            "Updated rate limits for {}: {} tokens and {} requests per minute",
-            self.name(),
-            budget.tokens_per_minute,
-            budget.requests_per_minute
-        );
         if grew {
             self.key.capacity_grew();
         }
+        quietly(|| {
+            log::info!(
+                "Updated rate limits for {}: {} tokens and {} requests per minute",
+                self.name(),
+                budget.tokens_per_minute,
+                budget.requests_per_minute
+            );
+        });
     }
 
     /// The budget or the throttle has changed. Called under the lock of the state.
@@ -575,7 +578,7 @@ impl RateLimiter for TokenBucket {
 
     fn on_rate_limit_error(&self, failure: &UpstreamFailure, now: Instant) {
         self.record_backpressure(1, now);
-        log::warn!("{} upstream failure: {failure}", self.name());
+        quietly(|| log::warn!("{} upstream failure: {failure}", self.name()));
     }
 }
 

@@ -135,7 +135,13 @@ impl Inner {
     pub(super) fn new(parts: Parts) -> Arc<Self> {
         let clock = &parts.clock;
         let admission = Admission::new(Arc::clone(clock), parts.bus.clone(), parts.memory);
-        let limiters = LimiterRegistry::new(Arc::clone(clock), admission.clone());
+        let timer = Timer::new();
+        let [priority, fifo] = parts.router.cells();
+        for cell in [timer.cell(), priority, fifo] {
+            cell.vacate();
+        }
+        let catalog = parts.models.catalog().clone();
+        let limiters = LimiterRegistry::new(Arc::clone(clock), admission.clone(), catalog);
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             owner: OnceLock::new(),
@@ -145,7 +151,7 @@ impl Inner {
             bus: parts.bus,
             threads: parts.threads,
             router: parts.router,
-            timer: Timer::new(),
+            timer,
             closers: parts.closers,
             aborters: parts.aborters,
             settlers: parts.settlers,

@@ -5,6 +5,8 @@
 //! 1. An id or a name answers the same instance until [`LimiterRegistry::clear`].
 //! 2. Nothing foreign runs under the registry's lock: a limiter is built before it is taken, and
 //!    of two built at once the first that is entered stays.
+//! 3. What bounds a model is what its entry says: figures that a provider reports make no bucket for a
+//!    model that is bounded by calls at once, and one that is there for its id gives way.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
@@ -18,7 +20,7 @@ use crate::admission::{
 use crate::clock::Clock;
 use crate::error::JobError;
 use crate::job::identity::simple_name;
-use crate::models::{ModelBound, ModelSpec};
+use crate::models::{Catalog, ModelBound, ModelSpec};
 use crate::sync::Mutex;
 use crate::unwind::{contain_result, discard};
 
@@ -29,6 +31,15 @@ pub(super) enum ModelAccount {
     Gate(Arc<ModelGate>),
 }
 
+impl ModelAccount {
+    fn bounds_as(&self, bound: ModelBound) -> bool {
+        match bound {
+            ModelBound::Quota { .. } => matches!(self, Self::Bucket(_)),
+            ModelBound::Concurrency(_) => matches!(self, Self::Gate(_)),
+        }
+    }
+}
+
 /// The limits of one dispatcher: a bucket or a gate for each model, and one instance of each limit
 /// that the application names. Another dispatcher of the process has limits of its own.
 ///
@@ -36,6 +47,7 @@ pub(super) enum ModelAccount {
 pub struct LimiterRegistry {
     clock: Arc<dyn Clock>,
     admission: Admission,
+    catalog: Catalog,
     entries: Mutex<Entries>,
 }
 
@@ -46,17 +58,18 @@ struct Entries {
 }
 
 impl LimiterRegistry {
-    pub(super) fn new(clock: Arc<dyn Clock>, admission: Admission) -> Self {
+    pub(super) fn new(clock: Arc<dyn Clock>, admission: Admission, catalog: Catalog) -> Self {
         Self {
             clock,
             admission,
+            catalog,
             entries: Mutex::default(),
         }
     }
 
     /// The account of a model, made from its entry at the first call for its id.
     pub(super) fn account_for(&self, spec: &ModelSpec) -> Result<ModelAccount, JobError> {
-        if let Some(account) = self.model(&spec.id) {
+        if let Some(account) = self.model(&spec.id).filter(|it| it.bounds_as(spec.bound)) {
             return Ok(account);
         }
         let account = match spec.bound {
@@ -74,21 +87,18 @@ impl LimiterRegistry {
                 ModelAccount::Gate(Arc::new(CountingGate::model(&spec.id, at_once.get())?))
             }
         };
-        Ok(self.enter(&spec.id, account))
+        let mut entries = self.entries.lock();
+        match entries.models.get(&spec.id) {
+            Some(first) if first.bounds_as(spec.bound) => Ok(first.clone()),
+            _ => {
+                entries.models.insert(spec.id.clone(), account.clone());
+                Ok(account)
+            }
+        }
     }
 
     fn model(&self, id: &str) -> Option<ModelAccount> {
         self.entries.lock().models.get(id).cloned()
-    }
-
-    /// Enters an account, and answers it or the one that was there first.
-    fn enter(&self, id: &str, account: ModelAccount) -> ModelAccount {
-        let mut entries = self.entries.lock();
-        entries
-            .models
-            .entry(id.to_owned())
-            .or_insert(account)
-            .clone()
     }
 
     fn bucket(&self, id: &str, tokens: u32, requests: u32) -> Result<Arc<TokenBucket>, JobError> {
@@ -118,8 +128,9 @@ impl LimiterRegistry {
     }
 
     /// Takes over the limits that a provider reports for a model, in place: the throttle stays, and
-    /// who holds the bucket sees them. For a model without a bucket yet one is made. A pair with a
-    /// figure that is not positive is ignored: it is what a provider sends when it does not say.
+    /// who holds the bucket sees them. For a model without a bucket yet one is made, unless the catalog
+    /// says that it is bounded by calls at once: of such a model all figures are ignored. So is a pair
+    /// with a figure that is not positive: it is what a provider sends when it does not say.
     pub fn update_limits(&self, model: &str, requests_per_minute: i64, tokens_per_minute: i64) {
         let figure = |figure: i64| (figure > 0).then(|| u32::try_from(figure).unwrap_or(u32::MAX));
         let (Some(requests), Some(tokens)) =
@@ -129,9 +140,14 @@ impl LimiterRegistry {
         };
         let account = match self.model(model) {
             Some(account) => account,
+            None if self.is_bounded_by_calls(model) => return,
             // A blank id names no model, and is nobody's limit.
             None => match self.bucket(model, tokens, requests) {
-                Ok(bucket) => self.enter(model, ModelAccount::Bucket(bucket)),
+                Ok(bucket) => {
+                    let mut entries = self.entries.lock();
+                    let entry = entries.models.entry(model.to_owned());
+                    entry.or_insert(ModelAccount::Bucket(bucket)).clone()
+                }
                 Err(_) => return,
             },
         };
@@ -139,6 +155,11 @@ impl LimiterRegistry {
             // Nothing new to one that was made of these figures.
             bucket.set_config(TokenBudget::new(tokens, requests), self.clock.now());
         }
+    }
+
+    fn is_bounded_by_calls(&self, model: &str) -> bool {
+        let entry = self.catalog.get(model);
+        entry.is_some_and(|spec| matches!(spec.bound, ModelBound::Concurrency(_)))
     }
 
     /// The one limiter of type `L` named `name`, built at the first call.
@@ -334,6 +355,39 @@ mod tests {
         limiters.update_limits("unknown", 10, 2_000);
         let made = limiters.bucket_of("unknown").unwrap();
         assert_eq!(made.budget(), TokenBudget::new(2_000, 10));
+    }
+
+    fn calls(id: &str, at_once: u32) -> ModelSpec {
+        let bound = ModelBound::Concurrency(NonZeroU32::new(at_once).unwrap());
+        ModelSpec::new(id, "own", bound).unwrap()
+    }
+
+    #[test]
+    fn figures_that_a_provider_reports_take_no_model_its_bound_by_calls() {
+        let clock = Arc::new(ManualClock::new());
+        let client = Arc::new(crate::llm::ScriptedClient::from_fn(|_| "42"));
+        let builder = JobDispatcher::builder().clock(clock);
+        let dispatcher = builder.model(calls("local", 1), client).build().unwrap();
+        let limiters = dispatcher.limiters();
+        let catalogued = |limiters: &LimiterRegistry| limiters.account_for(&calls("local", 1));
+
+        limiters.update_limits("local", 1_000, 1_000_000);
+        assert!(limiters.bucket_of("local").is_none());
+        assert!(matches!(catalogued(limiters), Ok(ModelAccount::Gate(_))));
+        assert_eq!(limiters.gate_of("local").unwrap().capacity(), 1);
+        // A call that was out at the clear reports what its provider said.
+        limiters.clear();
+        limiters.update_limits("local", 1_000, 1_000_000);
+        assert!(limiters.bucket_of("local").is_none());
+
+        // One that the catalog does not know had a bucket made for it before its entry was seen.
+        limiters.update_limits("late", 1_000, 1_000_000);
+        assert!(limiters.bucket_of("late").is_some());
+        let late = limiters.account_for(&calls("late", 2));
+        assert!(matches!(late, Ok(ModelAccount::Gate(_))));
+        assert_eq!(limiters.gate_of("late").unwrap().capacity(), 2);
+        limiters.update_limits("late", 1_000, 1_000_000);
+        assert_eq!(limiters.gate_of("late").unwrap().capacity(), 2);
     }
 
     // case FAC-05

@@ -64,7 +64,7 @@ pub(super) fn shutdown(
 ) -> Result<ShutdownReport, ShutdownError> {
     let running = [Phase::Started, Phase::Draining];
     if inner.advance(&[Phase::Built], Phase::Stopped) {
-        release_reserves(inner);
+        end_unstarted(inner);
         return Ok(ShutdownReport::default());
     }
     if is_inside() {
@@ -116,7 +116,7 @@ fn is_inside() -> bool {
 /// The drop of the last owner: the shutdown begins, and another thread finishes it.
 pub(super) fn begin(inner: &Arc<Inner>) {
     if inner.advance(&[Phase::Built], Phase::Stopped) {
-        release_reserves(inner);
+        end_unstarted(inner);
     } else if inner.advance(&[Phase::Started, Phase::Draining], Phase::Stopping) {
         end_elsewhere(inner, Duration::from_millis(1));
     }
@@ -284,6 +284,12 @@ fn judges_one_of_them(job: &Arc<JobCore>, chosen: &impl Fn(&Arc<JobCore>) -> boo
         }
     }
     false
+}
+
+/// One that was never started has no jobs, but it has an admission that anybody may have asked.
+fn end_unstarted(inner: &Inner) {
+    inner.admission().stop();
+    release_reserves(inner);
 }
 
 fn release_reserves(inner: &Inner) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::inner::{Inner, Phase};
 use super::timeout;
 use crate::aside;
-use crate::clock::{Clock, WaitCell};
+use crate::clock::{Clock, Occupied, WaitCell};
 use crate::error::JobError;
 use crate::events::{Event, SchedulerEvent, SchedulerStarted};
 use crate::sync::Mutex;
@@ -23,18 +23,33 @@ use crate::unwind::contain;
 /// What one of the runtime's threads does until the end.
 type Serve = fn(&Arc<Inner>);
 
-const SERVING: [(&str, Serve); 3] = [
-    ("nucleo-timer", |inner| {
-        let clock = Arc::clone(inner.clock());
-        inner.timer().serve(&*clock, |alarm| {
-            // One alarm that goes wrong must not be the last.
-            if let Err(error) = contain("timer", || timeout::ring(inner, alarm)) {
-                aside::error!("{error}");
-            }
-        });
-    }),
-    ("nucleo-priority", |inner| inner.router().serve(inner, true)),
-    ("nucleo-fifo", |inner| inner.router().serve(inner, false)),
+/// Where it sleeps.
+type SleepsIn = fn(&Inner) -> &Arc<WaitCell>;
+
+const SERVING: [(&str, SleepsIn, Serve); 3] = [
+    (
+        "nucleo-timer",
+        |inner| inner.timer().cell(),
+        |inner| {
+            let clock = Arc::clone(inner.clock());
+            inner.timer().serve(&*clock, |alarm| {
+                // One alarm that goes wrong must not be the last.
+                if let Err(error) = contain("timer", || timeout::ring(inner, alarm)) {
+                    aside::error!("{error}");
+                }
+            });
+        },
+    ),
+    (
+        "nucleo-priority",
+        |inner| inner.router().cells()[0],
+        |inner| inner.router().serve(inner, true),
+    ),
+    (
+        "nucleo-fifo",
+        |inner| inner.router().cells()[1],
+        |inner| inner.router().serve(inner, false),
+    ),
 ];
 
 /// Starts the threads.
@@ -56,8 +71,9 @@ pub(super) fn start(inner: &Arc<Inner>) -> Result<(), JobError> {
     let mut waiting = Vec::new();
     let started = SERVING
         .iter()
-        .try_for_each(|&(name, serve)| {
-            waiting.push(spawn(inner, &gate, name, serve)?);
+        .try_for_each(|&(name, sleeps_in, serve)| {
+            let here = sleeps_in(inner).occupy();
+            waiting.push(spawn(inner, &gate, name, (here, serve))?);
             Ok(())
         })
         .and_then(|()| {
@@ -114,11 +130,12 @@ fn spawn(
     inner: &Arc<Inner>,
     gate: &Arc<Gate>,
     name: &str,
-    serve: Serve,
+    (here, serve): (Occupied, Serve),
 ) -> Result<JoinHandle<()>, JobError> {
     let seat = own_seat(inner)?;
     let (inner, gate) = (Arc::clone(inner), Arc::clone(gate));
     Threads::spawn(seat, name, move || {
+        let _here = here;
         if gate.wait(&**inner.clock()) {
             let _relieved = inner.relieved();
             serve(&inner);

@@ -31,6 +31,7 @@ use super::lane::{self, Control, Lane, Shared};
 use super::observer::Observer;
 use super::roster::{BusPhase, Identity, Refusal, Roster};
 use super::subscription::{SubscribeError, Subscription, SubscriptionId, SubscriptionStatus};
+use crate::admission::refuse_reentry;
 use crate::clock::Clock;
 use crate::job::behalf;
 use crate::job::snapshot::JobProfile;
@@ -81,6 +82,10 @@ pub enum BusError {
     /// The bus has been told to stop already.
     #[error("the bus has been stopped already; build another")]
     AlreadyStopped,
+    /// Called from inside an account's answer, which holds a lock that observers may wait for.
+    /// Nothing was stopped.
+    #[error("an account cannot stop the bus from inside an answer; stop it from another thread")]
+    InsideAccount,
 }
 
 /// How a stop went.
@@ -151,8 +156,9 @@ impl MessageBus {
     /// From inside `observe` it does not wait for that observer, which still gets its backlog.
     ///
     /// # Errors
-    /// [`BusError`] on a bus that does not run.
+    /// [`BusError`] on a bus that does not run, and from inside an account's answer.
     pub fn stop(&self) -> Result<StopReport, BusError> {
+        refuse_reentry("stop").map_err(|_| BusError::InsideAccount)?;
         let inner = &*self.inner;
         let (before, mut lanes) = {
             let mut roster = inner.roster.write();
@@ -306,8 +312,13 @@ impl MessageBus {
     /// Asks every observer, after what was published before, whether it is stale; removes those
     /// that are and answers how many. Waits at most 5 s; who answers later is removed later.
     ///
-    /// From inside `observe` it does not wait for that observer, which is asked afterwards.
+    /// From inside `observe` it does not wait for that observer, which is asked afterwards; from inside an
+    /// account's answer it waits for none.
     pub fn cleanup_stale_subscriptions(&self) -> usize {
+        if refuse_reentry("cleanup").is_err() {
+            self.request_stale_sweep();
+            return 0;
+        }
         let inner = &*self.inner;
         let gate = Gate::new();
         let this_thread = thread::current().id();

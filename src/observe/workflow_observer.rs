@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::admission::refuse_reentry;
 use crate::clock::{Clock, SystemClock, WaitCell};
 use crate::events::{Event, EventFilter, Observer, ObserverKey};
 use crate::sync::Mutex;
@@ -128,9 +129,13 @@ impl<O: Observer> WorkflowObserver<O> {
 
     /// Waits until the end of its root has been heard of, for at most `timeout`; whether it has.
     /// For a program that reads what the observer gathered: a handle may answer before an observer
-    /// has heard the last of its job. Without [`until`](Self::until) there is no end to wait for.
+    /// has heard the last of its job. Without [`until`](Self::until) there is no end to wait for. From
+    /// inside an account's answer it does not wait.
     #[must_use]
     pub fn wait_ended(&self, timeout: Duration) -> bool {
+        if refuse_reentry("wait_ended").is_err() {
+            return self.has_ended();
+        }
         let deadline = self.clock.now().checked_add(timeout);
         loop {
             let seen = self.ended.epoch();

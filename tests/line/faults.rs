@@ -3,16 +3,19 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nucleo_runtime::admission::{
     AccountCategory, AccountKey, AccountStatus, CountingGate, Demand, ElasticWindow, Grant,
     RateLimiter, Replenishment, TokenBucket, TokenBudget,
 };
-use nucleo_runtime::testing::{self, SteppedLine};
-use nucleo_runtime::{ErrorKind, JobError};
+use nucleo_runtime::events::{BusError, Event, EventFilter, Observer};
+use nucleo_runtime::observe::WorkflowObserver;
+use nucleo_runtime::testing::{self, AdmissionBench, SteppedLine};
+use nucleo_runtime::{ErrorKind, JobDispatcher, JobError};
 
 use super::cases::gate;
 use super::line::{Asking, Line, both, of};
@@ -408,6 +411,59 @@ fn an_account_that_calls_the_runtime_hangs_nobody() {
     assert_eq!(refused.load(Ordering::SeqCst), 1);
 }
 
+/// Asks the line in everything that it is asked.
+struct Asker(Arc<AdmissionBench>);
+
+impl Observer for Asker {
+    fn observe(&self, _: &Arc<Event>) {
+        assert_eq!(self.0.admission().queue_len(), 0);
+    }
+
+    fn is_stale(&self) -> bool {
+        self.0.admission().queue_len() == 0
+    }
+}
+
+#[test]
+fn an_account_that_waits_for_observers_hangs_nobody_who_asks_the_line() {
+    let line = Line::new();
+    line.bus.start();
+    let asker = Arc::new(Asker(Arc::clone(&line.bench)));
+    let observer = WorkflowObserver::new("workflow", |_: &Arc<Event>| {});
+    let _stays = line.bus.subscribe(EventFilter::all(), asker).unwrap();
+    let bus = line.bus.clone();
+    let meddling = Meddling::new(move || {
+        assert_eq!(bus.stop(), Err(BusError::InsideAccount));
+        assert_eq!(bus.cleanup_stale_subscriptions(), 0);
+        assert!(!observer.wait_ended(Duration::from_secs(3_600)));
+    });
+    line.admit(of(&meddling, ())).unwrap().release();
+    // The sweep was asked for, and goes on once the step is over.
+    while !line.bus.subscriptions().is_empty() {
+        thread::yield_now();
+    }
+    assert!(line.bus.is_running());
+    line.bus.stop().unwrap();
+}
+
+#[test]
+fn an_account_that_starts_the_dispatcher_which_asks_it_is_refused() {
+    let dispatcher = JobDispatcher::builder().build().unwrap();
+    let inside = dispatcher.clone();
+    let meddling = Meddling::new(move || {
+        let error = inside.start().unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::System { .. }), "{error}");
+    });
+    let context = testing::context(dispatcher.clock(), dispatcher.bus(), "user", None).unwrap();
+    drop(
+        dispatcher
+            .admission()
+            .admit(of(&meddling, ()), &context)
+            .unwrap(),
+    );
+    dispatcher.start().unwrap();
+}
+
 #[test]
 fn a_grant_that_is_settled_inside_an_account_comes_back_all_the_same() {
     let line = Line::new();
@@ -461,4 +517,75 @@ fn two_accounts_of_one_name_and_an_account_of_another_line_are_refused_alone() {
     assert_eq!((free.in_use(), line.parked(), other.parked()), (0, 1, 0));
     holder.release();
     drop(waiting.granted());
+}
+
+#[test]
+fn an_account_that_says_that_it_grew_whenever_it_is_asked_is_not_asked_for_ever() {
+    struct Growing {
+        key: AccountKey,
+        asked: AtomicUsize,
+        open: AtomicBool,
+    }
+    impl RateLimiter for Growing {
+        type Amount = ();
+        fn account_for(&self, (): &()) -> AccountKey {
+            self.key.clone()
+        }
+        fn describe(&self, _: &AccountKey) -> AccountStatus {
+            AccountStatus::new(AccountCategory::Semaphore, 1, 0)
+        }
+        fn replenishment(&self) -> Replenishment {
+            Replenishment::Release
+        }
+        fn fits(&self, _: &[()], _: &[()], _: Instant) -> Result<bool, JobError> {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            self.key.capacity_grew();
+            Ok(self.open.load(Ordering::SeqCst))
+        }
+        fn try_take(&self, _: &[()], _: &[()], _: Instant) -> Result<bool, JobError> {
+            Ok(true)
+        }
+        fn give(&self, _: &[()], _: Instant) {}
+        fn earliest_fit(&self, _: &[()], _: &[()], _: Instant) -> Option<Instant> {
+            None
+        }
+    }
+    let line = Line::new();
+    let growing = Arc::new(Growing {
+        key: AccountKey::new("growing"),
+        asked: AtomicUsize::new(0),
+        open: AtomicBool::new(false),
+    });
+    // It returns, so the evaluator sleeps.
+    let waiting = line.ask(of(&growing, ()));
+    let asked = growing.asked.swap(0, Ordering::SeqCst);
+    assert!(asked < 200, "asked {asked} times");
+    for _ in 0..100 {
+        line.advance(Duration::from_millis(1));
+    }
+    let asked = growing.asked.swap(0, Ordering::SeqCst);
+    assert!((100..300).contains(&asked), "asked {asked} times");
+    // A call from elsewhere is heard at once.
+    growing.open.store(true, Ordering::SeqCst);
+    growing.key.capacity_grew();
+    drop(waiting.granted());
+}
+
+#[test]
+fn a_demand_for_nothing_is_granted_in_a_line_that_is_to_be_walked() {
+    let now = Instant::now();
+    let slots = gate("slots", 1);
+    let mut line = SteppedLine::new();
+    let first = line.arrive(of(&slots, ()), now).unwrap();
+    let second = line.arrive(of(&slots, ()), now).unwrap();
+    line.release(first, now).unwrap();
+    let nothing = line.arrive(Demand::new(), now).unwrap();
+    assert!(line.holds(nothing) && line.waits(second));
+    let last = line.arrive(of(&slots, ()), now).unwrap();
+    assert_eq!([first, second, nothing, last], [1, 2, 3, 4]);
+    assert_eq!(line.walk(now).unwrap().granted, [second]);
+    line.release(nothing, now).unwrap();
+    line.release(second, now).unwrap();
+    assert_eq!(line.walk(now).unwrap().granted, [last]);
+    assert!(line.holds(last) && !line.holds(nothing));
 }

@@ -5,10 +5,12 @@
 mod line;
 
 mod cases;
+mod clocks;
 mod cost;
 mod faults;
 mod foreign;
 mod freed;
 mod histories;
+mod keys;
 mod load;
 mod told;

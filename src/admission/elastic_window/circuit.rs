@@ -4,7 +4,8 @@
 //!
 //! 1. What the circuit is at an instant is a function of its state and that instant: a probe that
 //!    is too old counts as given up from the instant on at which it became so, whoever asks.
-//! 2. One probe is out at a time.
+//! 2. One probe is out at a time. It is given up by its own refund alone, which is told from others by the
+//!    instant at which it was taken: a cooldown lies between that and any earlier take.
 //! 3. A cooldown begins at a failure only; giving a probe up keeps it as it is.
 
 use std::time::{Duration, Instant};
@@ -109,6 +110,11 @@ impl Circuit {
             Self::Probing { .. } => Self::Healthy,
             other => other,
         }
+    }
+
+    /// Whether the probe went out at this instant.
+    pub(super) fn probed_at(self, taken: Instant) -> bool {
+        matches!(self, Self::Probing { since, .. } if since == taken)
     }
 
     /// The probe never happened.

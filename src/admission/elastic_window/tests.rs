@@ -1,5 +1,5 @@
 use super::*;
-use crate::admission::Wake;
+use crate::admission::{Demand, Wake};
 use crate::error::ErrorKind;
 use crate::testing::account_contract::{AccountFixture, check};
 use proptest::prelude::*;
@@ -345,6 +345,56 @@ fn a_refund_reverts_a_probe_without_a_verdict_and_nothing_else() {
     window.on_success(now);
     window.give(&[()], now);
     assert_eq!(circuit(&window, now), CircuitState::Healthy);
+}
+
+/// A window whose circuit opens at the first failure, with a take from before, and a probe that is out.
+fn probing_beside_an_ordinary_job() -> (Arc<ElasticWindow>, Demand, Demand, Instant) {
+    let window = ElasticWindow::builder("search", 10, ms(1))
+        .max_throttle_tenths(0)
+        .failures_to_block(1)
+        .initial_cooldown(ms(10))
+        .build()
+        .unwrap();
+    let window = Arc::new(window);
+    let demand = || {
+        let mut demand = Demand::new();
+        demand.add(&window, ());
+        demand
+    };
+    let take = |demand: &Demand, now| demand.entries()[0].try_take(None, now).unwrap();
+    let (ordinary, probe, start) = (demand(), demand(), Instant::now());
+    assert!(take(&ordinary, start));
+    fail(&window, 1, start);
+    let now = start + ms(20);
+    assert!(take(&probe, now));
+    assert_eq!(circuit(&window, now), CircuitState::Probing);
+    (window, ordinary, probe, now)
+}
+
+#[test]
+fn a_probe_is_given_up_by_its_own_refund_and_by_no_other() {
+    let (window, ordinary, probe, now) = probing_beside_an_ordinary_job();
+    ordinary.entries()[0].give(now);
+    assert_eq!(circuit(&window, now), CircuitState::Probing);
+    assert!(window.try_take(&[()], &[], now).is_err(), "a second probe");
+    probe.entries()[0].give(now);
+    assert_eq!(circuit(&window, now), CircuitState::Blocked);
+    assert!(take(&window, now));
+
+    // The probe's first.
+    let (window, ordinary, probe, now) = probing_beside_an_ordinary_job();
+    probe.entries()[0].give(now);
+    assert_eq!(circuit(&window, now), CircuitState::Blocked);
+    assert!(take(&window, now + ms(1)));
+    ordinary.entries()[0].give(now + ms(1));
+    assert_eq!(circuit(&window, now + ms(1)), CircuitState::Probing);
+
+    // Nobody says whose it is.
+    let (window, _, _, now) = probing_beside_an_ordinary_job();
+    window.give(&[()], now);
+    assert_eq!(circuit(&window, now), CircuitState::Probing);
+    window.give(&[()], now);
+    assert_eq!(circuit(&window, now), CircuitState::Blocked);
 }
 
 // case EW-15
