@@ -131,6 +131,10 @@ impl Ticket {
         self.seq.born()
     }
 
+    pub(super) fn has_verdict(&self) -> bool {
+        self.verdict.lock().is_some()
+    }
+
     pub(super) fn take(&self) -> Option<Verdict> {
         self.verdict.lock().take()
     }

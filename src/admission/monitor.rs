@@ -235,11 +235,13 @@ impl Admission {
             behind: self.behind(job),
             cell: Arc::clone(job.cell()),
         };
-        match self.arrive(ask)? {
-            Answer::Granted(grant) => Ok(grant),
-            Answer::Parked(parked) => self.park(parked, context),
-            Answer::Refused(error) => Err(error),
-        }
+        let mut parked = match self.arrive(ask)? {
+            Answer::Granted(grant) => return Ok(grant),
+            Answer::Parked(parked) => parked,
+            Answer::Refused(error) => return Err(error),
+        };
+        self.park(&mut parked, context)?;
+        parked.conclude(context)
     }
 
     // Not inlined, as little below is: ten thousand may be parked, and each keeps the stack of
@@ -264,34 +266,29 @@ impl Admission {
     fn arrive(&self, ask: Ask) -> Result<Answer, JobError> {
         let now = self.now()?;
         let (demand, behind) = (Arc::clone(&ask.demand), ask.behind.clone());
+        // Left here and not handed through the step, which would keep a copy of it at each turn.
+        let mut answer = None;
         self.step_at(Ok(now), |state, now, out| {
-            Ok(match state.arrive(&self.shared, ask, now, out)? {
+            answer = Some(match state.arrive(&self.shared, ask, now, out)? {
                 Arrival::Granted => Answer::Granted(Grant::new(self.clone(), demand, behind, None)),
                 Arrival::Parked(ticket) => {
                     Answer::Parked(Parked::new(self.clone(), ticket, demand, behind))
                 }
                 Arrival::Refused(error) => Answer::Refused(error),
-            })
-        })
+            });
+            Ok(())
+        })?;
+        answer.ok_or_else(|| JobError::system("admission", "a step came to no answer"))
     }
 
-    /// Sleeps until there is a verdict or the job is told to stop.
-    fn park(&self, mut parked: Parked, context: &JobContext) -> Result<Grant, JobError> {
+    /// Sleeps until there is a verdict, or the job was told to stop and has left the line.
+    #[inline(never)]
+    fn park(&self, parked: &mut Parked, context: &JobContext) -> Result<(), JobError> {
         let job = context.core();
         loop {
             let seen = job.cell().epoch();
-            let interruption = job.interruption();
-            match (parked.answer(), interruption) {
-                (Some(Ok(grant)), None) => return Ok(grant),
-                (Some(Ok(grant)), Some(interruption)) => {
-                    // A cancelled job never keeps a permit.
-                    grant.rollback();
-                    return Err(interruption);
-                }
-                (Some(Err(error)), _) => return Err(error),
-                (None, Some(interruption)) if parked.withdraw()? => return Err(interruption),
-                // A verdict that was decided first comes once its notes are out.
-                (None, _) => {}
+            if parked.is_over(context)? {
+                return Ok(());
             }
             contain("clock", || {
                 self.shared.clock.wait_until(job.cell(), seen, None);
@@ -370,6 +367,8 @@ impl Admission {
     }
 
     /// Whether `refusal` is that admission has stopped. An account's own may read the same.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn has_stopped_with(&self, refusal: &JobError) -> bool {
         match &self.shared.state.lock().phase {
             Phase::Stopped(stopped) => stopped.is_same(refusal),

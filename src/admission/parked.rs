@@ -13,6 +13,7 @@ use super::line::{Ticket, Verdict};
 use super::monitor::{Admission, is_inside};
 use super::outbox::Behind;
 use crate::error::JobError;
+use crate::job::JobContext;
 
 /// A place in the line, and what is granted to it until its thread takes that over.
 pub(super) struct Parked {
@@ -39,9 +40,36 @@ impl Parked {
         }
     }
 
+    /// Whether there is nothing more to wait for: a verdict is there, or the job was told to stop and
+    /// has left the line. A verdict that was decided first comes once its notes are out.
+    ///
+    /// # Errors
+    /// A defect, which has failed everyone.
+    #[inline(never)]
+    pub(super) fn is_over(&mut self, context: &JobContext) -> Result<bool, JobError> {
+        // Asked first: whoever is told to stop after it finds the verdict at the next look.
+        let is_told_to_stop = context.core().interruption().is_some();
+        Ok(self.ticket.has_verdict() || is_told_to_stop && self.withdraw()?)
+    }
+
+    /// What came of it. A cancelled job never keeps a permit.
+    #[inline(never)]
+    pub(super) fn conclude(mut self, context: &JobContext) -> Result<Grant, JobError> {
+        let interruption = context.core().interruption();
+        match (self.answer(), interruption) {
+            (Some(Ok(grant)), Some(interruption)) => {
+                grant.rollback();
+                Err(interruption)
+            }
+            (Some(answer), _) => answer,
+            (None, Some(interruption)) => Err(interruption),
+            (None, None) => Err(JobError::system("admission", "a place had no verdict")),
+        }
+    }
+
     /// The verdict, if there is one.
     #[inline(never)]
-    pub(super) fn answer(&mut self) -> Option<Result<Grant, JobError>> {
+    fn answer(&mut self) -> Option<Result<Grant, JobError>> {
         let verdict = self.ticket.take()?;
         self.has_left = true;
         Some(match verdict {

@@ -189,6 +189,8 @@ pub(super) fn signal_shutdown(job: &JobCore) {
 }
 
 /// Tells the job of the calling thread that the dispatcher shuts down, its callbacks included.
+#[cold]
+#[inline(never)]
 pub(super) fn stop_by_shutdown(job: &JobCore) {
     signal_shutdown(job);
     job.fire_cancellation();
