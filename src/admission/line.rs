@@ -162,7 +162,7 @@ pub(super) struct Waiter {
     pub(super) behind: Option<Arc<Behind>>,
     pub(super) asked: Instant,
     /// The entries that refused it so far, by index, and since when.
-    pub(super) held: SmallVec<[(usize, Instant); 3]>,
+    pub(super) held: SmallVec<[(usize, Instant); 2]>,
     /// Since when it has been held on memory, though memory may have let go of it.
     pub(super) memory_since: Option<Instant>,
 }

@@ -224,12 +224,20 @@ impl Admission {
     /// admission, shares its name with another, is asked for amounts of two types, or calls this from
     /// inside an answer; and when the clock panics.
     pub fn admit(&self, demand: Demand, context: &JobContext) -> Result<Grant, JobError> {
+        self.admit_shared(Arc::new(demand), context)
+    }
+
+    /// As [`admit`](Self::admit).
+    pub(crate) fn admit_shared(
+        &self,
+        demand: Arc<Demand>,
+        context: &JobContext,
+    ) -> Result<Grant, JobError> {
         refuse_reentry("admit")?;
         let job = context.core();
         if let Some(interruption) = job.interruption() {
             return Err(interruption);
         }
-        let demand = Arc::new(demand);
         let ask = Ask {
             demand,
             behind: self.behind(job),

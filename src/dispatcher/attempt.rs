@@ -110,7 +110,7 @@ fn admit(
 
     let grant = inner
         .admission()
-        .admit(demand, context)
+        .admit_shared(demand, context)
         .inspect_err(|refusal| {
             // That admission stops is a cancellation like any other: whoever asks what became of the
             // job finds it decided. An account that refuses with one of its own fails the job.
@@ -147,7 +147,7 @@ fn price(
     entry: &Arc<Entry>,
     requirements: &JobRequirements,
     execution: &mut Execution,
-) -> Result<(Demand, Vec<ResolvedModel>), JobError> {
+) -> Result<(Arc<Demand>, Vec<ResolvedModel>), JobError> {
     let job = entry.job();
     // What an attempt asks for may differ from what was asked at the door; the rules do not.
     door::judge_terms(job, requirements, || {
@@ -163,7 +163,7 @@ fn price(
         })??,
     };
     let demand = contain("requirements", || assemble(inner, requirements, &models))?;
-    Ok((demand, models))
+    Ok((Arc::new(demand), models))
 }
 
 /// From the grant until everything is given back.
